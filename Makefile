@@ -1,0 +1,81 @@
+# make demo shows edm at work; make test tests all of it. make alone lists the rest.
+
+# The version stands in the file VERSION and nowhere else.
+VERSION := $(shell cat VERSION)
+
+# A static binary, without the paths of the machine that built it. The flags
+# are the same for everything, so that nothing is compiled twice.
+export CGO_ENABLED := 0
+export GOFLAGS := -trimpath
+
+# What make test meets on the other side: programs that send, and programs that
+# read. Debian's names of packages, for CI=true.
+PACKAGES := unbound bind9 knot-resolver dnsdist pdns-recursor fstrm-bin \
+	postgresql-15 postgresql-client-15 postgresql-15-hll ca-certificates
+# Installed only where there is no npm: it may have come from elsewhere.
+NPM_PACKAGES := nodejs npm
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME := 10s
+
+.PHONY: help demo build test check format vet staticcheck race fuzz bench packages clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: ## replay a minute of made-up traffic and show what comes of it, in ./demo
+	@go run ./bench demo
+
+build: ## build the static binary build/edm
+	go build -ldflags '-X main.version=$(VERSION)' -o build/edm .
+
+test: ## test everything; with CI=true install what that needs (root, Debian), and allow no skip
+	@if [ "$$CI" = true ]; then $(MAKE) --no-print-directory packages; fi
+	@{ go test -v -count=1 -timeout 15m ./...; echo "go test ended with $$?"; } | awk -f .ci/summary.awk
+
+check: format vet staticcheck race fuzz ## quick checks: format, vet, staticcheck, race, 10 s of each fuzz target
+
+format:
+	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted, run gofmt -w:" $$files; exit 1; fi
+
+vet:
+	go vet ./...
+
+staticcheck:
+	go run $(STATICCHECK) ./...
+
+race: # the race detector is C
+	CGO_ENABLED=1 go test -race -short ./...
+
+fuzz:
+	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ { name[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print $$2, name[i]; n = 0 }' | \
+	while read package name; do \
+		echo "fuzzing $$package $$name"; \
+		go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
+	done
+
+bench: ## measure; RATE=20000, FRAMES, DURATION=10m, CONNS, WORKERS, SESSIONS=0, RUNS, PROFILE=file, EDM=file
+	@go run ./bench $(if $(JSON),-json)
+
+# Services stay off: Debian's policy-rc.d says so while they are installed.
+packages: # install the Debian packages that make test needs, as root
+	@set -eu; \
+	wanted="$(PACKAGES)"; \
+	command -v npm >/dev/null || wanted="$$wanted $(NPM_PACKAGES)"; \
+	missing=; \
+	for p in $$wanted; do \
+		dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; \
+	done; \
+	[ -n "$$missing" ] || exit 0; \
+	echo "installing$$missing"; \
+	if [ ! -e /usr/sbin/policy-rc.d ]; then \
+		printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d; \
+		chmod 755 /usr/sbin/policy-rc.d; \
+		trap 'rm -f /usr/sbin/policy-rc.d' EXIT; \
+	fi; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update -qq; \
+	apt-get install -qq -y --no-install-recommends $$missing >/dev/null
+
+clean: ## remove what make has made
+	rm -rf build demo

@@ -1,0 +1,176 @@
+// Command bench measures edm, and shows it at work.
+//
+//	go run ./bench [-json]      measure (make bench)
+//	go run ./bench demo         a minute of traffic, start to end (make demo)
+//
+// Both build the daemon as it is shipped and run it as its users do: a process
+// of its own with a configuration file. What is measured is the whole process,
+// from the socket to the last file. Nothing is generated while the clock runs.
+//
+// In the same run and on the same frames the bench takes the yardstick: the
+// CPU time of decoding a frame with the usual libraries and doing nothing with
+// it. Machines differ; the ratio of the two numbers hardly does.
+//
+// A number is worth nothing if frames were lost on the way to it. So every run
+// is checked against what was sent, to the last frame, and a difference is a
+// failure. The environment sets what is measured:
+//
+//	RATE=20000      frames a second (unlimited), 30 seconds of them
+//	FRAMES=3000000  frames
+//	DURATION=10m    instead of a number of frames
+//	CONNS=1         connections
+//	WORKERS=0       minimiser_workers
+//	SESSIONS=1      session files, 0 for none
+//	RUNS=1          runs
+//	PROFILE=FILE    write a CPU profile of the load to a file
+//	EDM=FILE        an edm that is there already, instead of building one
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func main() {
+	jsonToo := flag.Bool("json", false, "print a line of JSON for each run, too")
+	flag.Parse()
+	var err error
+	switch flag.Arg(0) {
+	case "":
+		err = bench(*jsonToo)
+	case "demo":
+		err = demo("demo")
+	default:
+		err = fmt.Errorf("unknown command %q, want none or demo", flag.Arg(0))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// options says what is measured.
+type options struct {
+	rate     float64
+	frames   int // 0: as many as there are until duration has passed
+	duration time.Duration
+	conns    int
+	workers  int
+	sessions bool
+	runs     int
+	profile  string
+	edm      string
+}
+
+// optionsFrom reads the options with a function like os.Getenv. All errors are
+// given at once.
+func optionsFrom(getenv func(string) string) (options, error) {
+	var errs []error
+	number := func(name string, value, least int) int {
+		if s := getenv(name); s != "" {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < least {
+				errs = append(errs, fmt.Errorf("%s=%s: want a whole number from %d", name, s, least))
+			}
+			return n
+		}
+		return value
+	}
+	o := options{
+		rate:     float64(number("RATE", 0, 0)),
+		conns:    number("CONNS", 1, 1),
+		workers:  number("WORKERS", 0, 0),
+		sessions: number("SESSIONS", 1, 0) != 0,
+		runs:     number("RUNS", 1, 1),
+		profile:  getenv("PROFILE"),
+		edm:      getenv("EDM"),
+	}
+	if s := getenv("DURATION"); s != "" {
+		d, err := time.ParseDuration(s)
+		if err != nil || d <= 0 {
+			errs = append(errs, fmt.Errorf("DURATION=%s: want a time as 10m or 30s", s))
+		}
+		o.duration = d
+	}
+	switch {
+	case getenv("FRAMES") != "":
+		o.frames = number("FRAMES", 0, 1)
+	case o.duration > 0:
+	case o.rate > 0:
+		o.frames = int(30 * o.rate)
+	case o.profile != "":
+		o.duration = 10 * time.Second // long enough to have something in it
+	default:
+		o.frames = 3_000_000
+	}
+	return o, errors.Join(errs...)
+}
+
+func bench(jsonToo bool) error {
+	o, err := optionsFrom(os.Getenv)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "edm-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if o.edm == "" {
+		if o.edm, err = buildEDM(dir); err != nil {
+			return err
+		}
+	}
+	l, err := newLoad(o)
+	if err != nil {
+		return err
+	}
+	results := make([]result, o.runs)
+	for i := range results {
+		if results[i], err = l.run(filepath.Join(dir, fmt.Sprint(i+1))); err != nil {
+			return fmt.Errorf("run %d: %w", i+1, err)
+		}
+	}
+	printResults(os.Stdout, o, results)
+	var failed []error
+	for i, r := range results {
+		for _, f := range r.Failures {
+			failed = append(failed, fmt.Errorf("run %d: %s", i+1, f))
+		}
+		if jsonToo {
+			if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// buildEDM builds the static binary, as make build does.
+func buildEDM(dir string) (string, error) {
+	version, err := os.ReadFile("VERSION")
+	if err != nil {
+		return "", fmt.Errorf("run this where edm's go.mod is: %w", err)
+	}
+	binary, err := filepath.Abs(filepath.Join(dir, "edm"))
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", "-ldflags", "-X main.version="+strings.TrimSpace(string(version)), "-o", binary, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("building edm: %w\n%s", err, out.String())
+	}
+	return binary, nil
+}

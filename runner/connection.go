@@ -1,0 +1,371 @@
+package runner
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	framestream "github.com/farsightsec/golang-framestream"
+	"go.uber.org/zap"
+
+	"edm/dnstap"
+)
+
+const (
+	handshakeTimeout = 5 * time.Second
+	finishTimeout    = 100 * time.Millisecond // for a peer that does not read
+
+	// A read of fewer than littleRead octets means a slow stream. Waiting
+	// before the next one lets frames gather, so that there is one wake-up for
+	// many of them.
+	littleRead = 16 << 10
+	littleWait = 4 * time.Millisecond
+)
+
+// A connection reads one Frame Streams stream, and hands its frames on in
+// chunks. Its goroutine owns all of it.
+type connection struct {
+	input  string // the setting that it came in by
+	conn   net.Conn
+	source source
+	shared *reading
+
+	chunk *dnstap.Chunk // being filled: have octets, of which none is looked at
+	have  int
+
+	bidirectional bool
+	skip          int // octets still to come of a frame that is skipped
+}
+
+// reading is what all connections share.
+type reading struct {
+	limit    int // max_frame_size
+	free     *freeList
+	chunks   chan<- *dnstap.Chunk
+	metrics  *metrics
+	log      *zap.Logger
+	stopping atomic.Bool // the listeners are closed, streams end
+}
+
+// A refusal is why a stream was closed before its first frame. reason is its
+// name in metrics, the rest a sentence for the operator.
+type refusal struct{ reason, text string }
+
+func (r *refusal) Error() string { return r.text }
+
+func refuse(reason, format string, args ...any) error {
+	return &refusal{reason, fmt.Sprintf(format, args...)}
+}
+
+// serve reads the stream to its end and closes it.
+//
+// When the connection's read deadline is set from outside, what has arrived by
+// then is handed on and the stream ends.
+func (c *connection) serve() {
+	defer c.conn.Close()
+	c.chunk = c.shared.free.take()
+	defer func() { c.shared.free.give(c.chunk) }()
+
+	if err := c.handshake(); err != nil {
+		c.refused(err)
+		return
+	}
+	c.shared.log.Info("resolver connected", c.fields(zap.Bool("bidirectional", c.bidirectional))...)
+	reason, err := c.stream()
+	c.shared.metrics.streamEnds[reason].Add(1)
+	fields := c.fields(zap.String("reason", endNames[reason]))
+	if err != nil {
+		fields = append(fields, zap.Error(err))
+	}
+	switch reason {
+	case endLost, endControl:
+		c.shared.log.Warn("stream closed: it is no longer Frame Streams", fields...)
+	default:
+		c.shared.log.Info("resolver gone", fields...)
+	}
+}
+
+func (c *connection) fields(more ...zap.Field) []zap.Field {
+	fields := []zap.Field{zap.String("input", c.input)}
+	if _, unix := c.conn.(*net.UnixConn); !unix {
+		fields = append(fields, zap.Stringer("peer", c.conn.RemoteAddr()))
+	}
+	return append(fields, more...)
+}
+
+func (c *connection) refused(err error) {
+	var r *refusal
+	if !errors.As(err, &r) {
+		r = &refusal{"error", err.Error()}
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			r = &refusal{"timeout", "the peer did not say START within " + handshakeTimeout.String()}
+		case errors.Is(err, io.EOF):
+			r = &refusal{"closed", "the peer closed before it said START"}
+		}
+	}
+	c.shared.metrics.refusal(r.reason).Inc()
+	c.shared.log.Warn("connection refused", c.fields(zap.String("reason", r.reason), zap.String("cause", r.text))...)
+}
+
+// handshake brings the stream to where data frames begin: READY, ACCEPT, START
+// of a bidirectional one, START alone of a unidirectional one.
+func (c *connection) handshake() error {
+	if err := c.conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return err
+	}
+	if t, ok := c.source.(*tlsSource); ok {
+		if err := t.handshake(); err != nil {
+			return err
+		}
+	}
+	first, err := c.control()
+	if err != nil {
+		return err
+	}
+	if first.ControlType == framestream.CONTROL_READY {
+		c.bidirectional = true
+		if err := c.reply(framestream.CONTROL_ACCEPT); err != nil {
+			return err
+		}
+		if first, err = c.control(); err != nil {
+			return err
+		}
+	}
+	if first.ControlType != framestream.CONTROL_START {
+		return refuse("control", "a control frame of type %d where START was due", first.ControlType)
+	}
+	if err := c.conn.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	if c.shared.stopping.Load() {
+		return c.conn.SetReadDeadline(time.Now()) // it was set already, and is undone by now
+	}
+	return nil
+}
+
+// control reads a control frame of the handshake.
+func (c *connection) control() (f framestream.ControlFrame, err error) {
+	for {
+		n, stop := dnstap.Scan(c.chunk.Buf[:c.have], c.shared.limit)
+		if c.have >= 4 && (n > 0 || stop != dnstap.Control && stop != dnstap.Partial || c.chunk.Buf[0]|c.chunk.Buf[1]|c.chunk.Buf[2]|c.chunk.Buf[3] != 0) {
+			return f, wrongProtocol(c.chunk.Buf[:c.have])
+		}
+		if stop == dnstap.Control {
+			break
+		}
+		n, err := c.source.Read(c.chunk.Buf[c.have:])
+		if err != nil && n == 0 {
+			return f, err
+		}
+		c.have += n
+	}
+	f, n, err := dnstap.DecodeControl(c.chunk.Buf[:c.have])
+	if err != nil {
+		return f, refuse("control", "%v", err)
+	}
+	for i, t := range f.ContentTypes {
+		f.ContentTypes[i] = append([]byte(nil), t...) // out of the chunk
+	}
+	if !f.MatchContentType([]byte(dnstap.ContentType)) {
+		return f, refuse("content_type", "the stream is of type %q, edm takes %q", f.ContentTypes, dnstap.ContentType)
+	}
+	c.have = copy(c.chunk.Buf, c.chunk.Buf[n:c.have])
+	return f, nil
+}
+
+// reply sends a control frame.
+func (c *connection) reply(kind uint32) error {
+	f := framestream.ControlFrame{ControlType: kind}
+	if kind == framestream.CONTROL_ACCEPT {
+		f.SetContentType([]byte(dnstap.ContentType))
+	}
+	return f.EncodeFlush(bufio.NewWriterSize(c.source, dnstap.MaxControl))
+}
+
+// stream hands on frames until the stream ends, and says how it did.
+func (c *connection) stream() (end, error) {
+	for {
+		for again := true; again; {
+			var reason end
+			if again, reason = c.cut(); reason != endNot {
+				return reason, nil
+			}
+		}
+		n, err := c.source.Read(c.chunk.Buf[c.have:])
+		c.have += n
+		c.shared.metrics.bytesRead.Add(uint64(n))
+		if n == 0 && err != nil {
+			return c.broken(err)
+		}
+	}
+}
+
+// cut hands on the whole frames at the start of the chunk and deals with what
+// stands behind them. again says that there may be more to cut.
+func (c *connection) cut() (again bool, _ end) {
+	if c.skip > 0 {
+		n := min(c.skip, c.have)
+		c.skip -= n
+		c.have = copy(c.chunk.Buf, c.chunk.Buf[n:c.have])
+	}
+	n, stop := dnstap.Scan(c.chunk.Buf[:c.have], c.shared.limit)
+	switch stop {
+	case dnstap.Control:
+		return false, c.finish(n)
+	case dnstap.Lost:
+		c.handOn(n)
+		return false, endLost
+	case dnstap.Oversize:
+		c.skip = dnstap.FrameLen(c.chunk.Buf[n:]) // and its length, gone with handOn
+		c.handOn(n)
+		c.have = copy(c.chunk.Buf, c.chunk.Buf[4:c.have])
+		c.shared.metrics.readerDropped(dropOversize)
+		return true, endNot
+	}
+	c.handOn(n)
+	return false, endNot
+}
+
+// finish ends the stream at the control frame behind n octets of data frames.
+// FINISH goes out before they are handed on: the queue may be full, and a
+// resolver that stops waits for it.
+func (c *connection) finish(n int) end {
+	f, _, err := dnstap.DecodeControl(c.chunk.Buf[n:c.have])
+	stop := err == nil && f.ControlType == framestream.CONTROL_STOP
+	if stop && c.bidirectional {
+		if c.conn.SetWriteDeadline(time.Now().Add(finishTimeout)) == nil {
+			// A peer that is gone already has no use for it.
+			_ = c.reply(framestream.CONTROL_FINISH)
+		}
+	}
+	c.handOn(n)
+	if stop {
+		return endStop
+	}
+	return endControl
+}
+
+// handOn gives the first n octets, whole frames, to the workers, and moves
+// what is behind them to a chunk of its own.
+func (c *connection) handOn(n int) {
+	if n == 0 {
+		return
+	}
+	full := c.chunk
+	c.chunk = c.shared.free.take()
+	c.have = copy(c.chunk.Buf, full.Buf[n:c.have])
+	full.N = n
+	c.shared.chunks <- full
+}
+
+// broken says how a stream ended that ended without STOP.
+func (c *connection) broken(err error) (end, error) {
+	cut := c.have > 0
+	if cut {
+		c.shared.metrics.readerDropped(dropCut)
+	}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return endShutdown, nil
+	case cut || c.skip > 0:
+		return endCut, nil
+	case errors.Is(err, io.EOF):
+		return endEOF, nil
+	}
+	return endError, err
+}
+
+// A source is where a connection's octets come from: a socket itself, or TLS
+// on one. Read returns large pieces where it can.
+type source interface {
+	io.ReadWriter
+}
+
+// plainSource reads a socket in large pieces, and not too often.
+type plainSource struct {
+	net.Conn
+	little bool // the last read got little
+}
+
+func (s *plainSource) Read(b []byte) (int, error) {
+	if s.little {
+		time.Sleep(littleWait)
+	}
+	n, err := s.Conn.Read(b)
+	s.little = n < littleRead
+	return n, err
+}
+
+// tlsSource reads records until the chunk is full or the socket has no more:
+// a record can be as small as a frame.
+type tlsSource struct {
+	*tls.Conn
+	socket *bufferedSocket
+}
+
+// newTLSSource returns a source of TLS on a socket; its handshake is still to
+// be made.
+func newTLSSource(conn net.Conn, config *tls.Config) *tlsSource {
+	s := &bufferedSocket{Conn: conn, r: bufio.NewReaderSize(&plainSource{Conn: conn}, 64<<10)}
+	return &tlsSource{tls.Server(s, config), s}
+}
+
+func (s *tlsSource) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	s.socket.onlyBuffered = true
+	for err == nil && n < len(b) {
+		var k int
+		k, err = s.Conn.Read(b[n:])
+		n += k
+	}
+	s.socket.onlyBuffered = false
+	if errors.Is(err, errNoMore) {
+		err = nil
+	}
+	return n, err
+}
+
+func (s *tlsSource) handshake() error {
+	err := s.Conn.Handshake()
+	if h, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		if h.RecordHeader[0]|h.RecordHeader[1]|h.RecordHeader[2]|h.RecordHeader[3] == 0 {
+			return refuse("plain", "the peer speaks plain Frame Streams, this input TLS: use input_tcp, or TLS in the resolver")
+		}
+		return wrongProtocol(h.RecordHeader[:])
+	}
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, io.EOF) {
+		return refuse("tls_handshake", "TLS handshake: %v", err)
+	}
+	return err
+}
+
+// A bufferedSocket is a socket with a buffer in front. While onlyBuffered is
+// set it reads what is in the buffer and then says errNoMore, which TLS takes
+// for a time-out: it keeps the part of a record that it has.
+type bufferedSocket struct {
+	net.Conn
+	r            *bufio.Reader
+	onlyBuffered bool
+}
+
+func (s *bufferedSocket) Read(b []byte) (int, error) {
+	if s.onlyBuffered && s.r.Buffered() == 0 {
+		return 0, errNoMore
+	}
+	return s.r.Read(b)
+}
+
+var errNoMore net.Error = noMore{}
+
+type noMore struct{}
+
+func (noMore) Error() string   { return "nothing buffered" }
+func (noMore) Timeout() bool   { return true }
+func (noMore) Temporary() bool { return true }

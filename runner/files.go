@@ -1,0 +1,222 @@
+package runner
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"edm/output"
+)
+
+// Folders below data_dir.
+const (
+	outboxDir   = "parquet/histograms/outbox"
+	sessionsDir = "parquet/sessions"
+)
+
+// retryWrite is how long to wait before a histogram that could not be written
+// is tried again.
+const retryWrite = 5 * time.Second
+
+// A blockList lends empty blocks to workers. Like a freeList, it holds as many
+// as were ever in use at once: one a worker, and those on their way to the
+// file.
+type blockList struct {
+	mu   sync.Mutex
+	free []*output.Block // guarded by mu
+}
+
+func (l *blockList) take() *output.Block {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.free); n > 0 {
+		b := l.free[n-1]
+		l.free = l.free[:n-1]
+		return b
+	}
+	return new(output.Block)
+}
+
+func (l *blockList) give(b *output.Block) {
+	b.Reset()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.free = append(l.free, b)
+}
+
+// lossReason names why rows could not be written, as it stands in metrics.
+func lossReason(err error) string {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return "no_space"
+	}
+	return "io"
+}
+
+// A sessionWriter is the stage that writes session files. It never stops
+// receiving: what a full or failing disk refuses is dropped and counted.
+type sessionWriter struct {
+	dir     string
+	meta    output.Meta
+	blocks  <-chan *output.Block
+	ends    <-chan output.Interval
+	empty   *blockList
+	metrics *metrics
+	health  *health
+	log     *zap.Logger
+
+	start time.Time           // of the interval
+	file  *output.SessionFile // nil until there is a row
+}
+
+// run writes until ends is closed. At the end of an interval all its blocks
+// have been sent, so they are received or wait in the channel.
+func (s *sessionWriter) run() {
+	blocks := s.blocks
+	for {
+		select {
+		case b, ok := <-blocks:
+			if !ok {
+				blocks = nil
+				continue
+			}
+			s.write(b)
+		case interval, ok := <-s.ends:
+			if !ok {
+				return
+			}
+			for len(blocks) > 0 {
+				s.write(<-blocks)
+			}
+			s.commit(interval.Stop)
+			s.start = interval.Stop
+		}
+	}
+}
+
+func (s *sessionWriter) write(b *output.Block) {
+	defer s.empty.give(b)
+	if s.file == nil {
+		f, err := output.CreateSession(s.dir, s.start)
+		if err != nil {
+			s.lost(b.Len(), err)
+			return
+		}
+		s.file = f
+	}
+	err := s.file.Write(b)
+	if err == nil {
+		s.health.clear(s.log, kindSession)
+		return
+	}
+	rows := b.Len()
+	if s.file.Failed() {
+		rows += s.file.Rows()
+		s.file.Abort()
+		s.file = nil
+	}
+	s.lost(rows, err)
+}
+
+func (s *sessionWriter) commit(stop time.Time) {
+	if s.file == nil {
+		return
+	}
+	rows := s.file.Rows()
+	path, err := "", error(nil)
+	if rows == 0 { // no block found room
+		s.file.Abort()
+	} else if path, err = s.file.Commit(s.meta, stop); err != nil {
+		s.lost(rows, err)
+	} else {
+		s.metrics.sessionRows.Add(float64(rows))
+		s.metrics.filesWritten.WithLabelValues(kindSession).Inc()
+		s.log.Info("session file written", zap.String("file", path), zap.Int("rows", rows))
+	}
+	s.file = nil
+}
+
+func (s *sessionWriter) lost(rows int, err error) {
+	s.metrics.rowsLost.WithLabelValues(kindSession, lossReason(err)).Add(float64(rows))
+	s.health.set(s.log, kindSession, "session rows are lost: "+err.Error())
+}
+
+// A histogramWriter is the stage that writes histogram files. A histogram that
+// cannot be written is kept and tried again; meanwhile the minute loop waits
+// and the workers count on.
+type histogramWriter struct {
+	dir      string
+	meta     output.Meta
+	minutes  <-chan minute
+	stopping <-chan struct{} // closed: there is no later to try again
+	metrics  *metrics
+	health   *health
+	log      *zap.Logger
+}
+
+func (h *histogramWriter) run() {
+	for m := range h.minutes {
+		h.write(m)
+	}
+}
+
+// write writes a histogram, now or when it can be; at the stop there is one
+// last try.
+func (h *histogramWriter) write(m minute) {
+	rows := m.tally.histogram()
+	for last := false; ; {
+		path, err := output.WriteHistogram(h.dir, m.interval, h.meta, rows)
+		if err == nil {
+			h.health.clear(h.log, kindHistogram)
+			h.metrics.histogramRows.Add(float64(len(rows)))
+			h.metrics.filesWritten.WithLabelValues(kindHistogram).Inc()
+			h.log.Info("histogram written", zap.String("file", path), zap.Int("rows", len(rows)))
+			return
+		}
+		if last {
+			h.metrics.rowsLost.WithLabelValues(kindHistogram, lossReason(err)).Add(float64(len(rows)))
+			h.log.Error("a histogram is lost at the stop", zap.Int("rows", len(rows)), zap.Error(err))
+			return
+		}
+		h.health.set(h.log, kindHistogram, "histograms wait to be written: "+err.Error())
+		select {
+		case <-time.After(retryWrite):
+		case <-h.stopping:
+			last = true
+		}
+	}
+}
+
+// makeFolders makes the folders below data_dir, and removes files in them that
+// an earlier process did not finish.
+func makeFolders(dataDir string) error {
+	for _, dir := range []string{outboxDir, sessionsDir} {
+		path := filepath.Join(dataDir, dir)
+		if err := os.MkdirAll(path, 0o750); err != nil {
+			return err
+		}
+		if err := output.RemoveTemporary(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// folderSize counts the histogram files in a folder and their octets.
+func folderSize(dir string) (files int, octets int64) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, 0
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && e.Name()[0] != '.' {
+			files++
+			octets += info.Size()
+		}
+	}
+	return files, octets
+}
