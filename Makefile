@@ -51,7 +51,7 @@ fuzz:
 	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ { name[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print $$2, name[i]; n = 0 }' | \
 	while read package name; do \
 		echo "fuzzing $$package $$name"; \
-		go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
+		go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) $$package </dev/null || exit 1; \
 	done
 
 bench: ## measure; RATE=20000, FRAMES, DURATION=10m, CONNS, WORKERS, SESSIONS=0, RUNS, PROFILE=file, EDM=file

@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the golden files of the captures 
 
 // Some names of the captures are well known in these tests, so that both kinds
 // of row are seen.
-const captureWellKnown = "google.com\ncdn.gitbook.com\n*.cdngc.net\nisc.org\n*.mcafee.com\n"
+const captureWellKnown = "cdn.gitbook.com\n*.cdngc.net\ndns.google.com\nwww.rb.cz\n"
 
 // A captureResult is what edm makes of a capture: what became of its frames and
 // the rows of its files, or why it was refused.

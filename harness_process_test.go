@@ -77,6 +77,12 @@ func (p *process) terminate(t testing.TB, limit time.Duration) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
+// kill ends the process as a crash does.
+func (p *process) kill() {
+	p.cmd.Process.Kill()
+	<-p.exited
+}
+
 // log returns what the process printed so far, or the end of it.
 func (p *process) log() string {
 	s := p.output.String()

@@ -188,15 +188,6 @@ func (d *daemon) start(t testing.TB) time.Duration {
 	return 0
 }
 
-// startEDM is plan and start with a Unix socket.
-func startEDM(t testing.TB, settings ...string) *daemon {
-	t.Helper()
-	d := plan(t, settings...)
-	d.set(t, fmt.Sprintf("input_unix = %q", d.socket))
-	d.start(t)
-	return d
-}
-
 // stop ends edm by SIGTERM and fails the test if it takes 10 s or does not
 // exit with 0.
 func (d *daemon) stop(t testing.TB) {
@@ -254,6 +245,15 @@ func (d *daemon) await(t testing.TB, want float64, name string, label ...string)
 		return fmt.Sprintf("%s %v is %v, want %v\n%s", name, label, sum(m, name, label...), want, d.log())
 	})
 	return m
+}
+
+// awaitStreams waits until n streams have begun: a resolver throws away what it
+// has to say before that.
+func (d *daemon) awaitStreams(t testing.TB, n int) {
+	t.Helper()
+	until(t, func() bool { return strings.Count(d.output.String(), "resolver connected") >= n }, func() string {
+		return fmt.Sprintf("%d streams have not begun\n%s", n, d.log())
+	})
 }
 
 // checkConservation checks that every frame received ended in exactly one

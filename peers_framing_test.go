@@ -2,16 +2,10 @@ package main
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -27,7 +21,7 @@ import (
 
 // A second implementation of Frame Streams, Farsight's fstrm, on the other
 // side of ours: its sender sends to edm, its receiver takes what our sender
-// sends. And the transports below.
+// sends.
 
 const contentType = "protobuf:dnstap.Dnstap"
 
@@ -118,6 +112,69 @@ func TestForeignContent(t *testing.T) {
 	}
 }
 
+// A frame above max_frame_size is skipped and counted, and the stream goes on.
+func TestLargeFrame(t *testing.T) {
+	t.Parallel()
+	need(t, "fstrm_replay", "fstrm-bin")
+	d := startResolverEDM(t)
+	_, good := smallTraffic(t).Frame(0)
+	file := filepath.Join(t.TempDir(), "large.fstrm")
+	writeFrames(t, file, [][]byte{good, bytes.Repeat([]byte{'x'}, 300_000), good})
+	if err := replayInto(t, file, contentType, "-u", d.socket); err != nil {
+		t.Fatal(err)
+	}
+	m := d.await(t, 3, "edm_processed_dnstap_total")
+	if got := checkConservation(t, m); got != 3 {
+		t.Errorf("%v frames counted, want 3", got)
+	}
+	if got := sum(m, "edm_frames_dropped_total", `reason="oversize"`); got != 1 {
+		t.Errorf("%v frames counted as too large, want 1", got)
+	}
+	d.stop(t)
+}
+
+// Whoever speaks another protocol is refused at once, and one line of the log
+// says what it seems to be.
+func TestWrongProtocol(t *testing.T) {
+	t.Parallel()
+	d := startResolverEDM(t)
+	failures := 0
+	f := func(says string, talk func(net.Conn)) {
+		t.Helper()
+		conn := dial(t, "tcp", d.tcp)
+		began := time.Now()
+		talk(conn)
+		conn.SetReadDeadline(began.Add(patience))
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the connection stays open", says)
+		}
+		if took := time.Since(began); took > 2*time.Second { // the handshake may take 5
+			t.Errorf("%s: closed after %v", says, took)
+		}
+		failures++
+		m := d.await(t, float64(failures), "edm_handshake_failures_total")
+		if got := sum(m, "edm_handshake_failures_total"); got != float64(failures) {
+			t.Errorf("%s: %v failures counted, want %d", says, got, failures)
+		}
+		until(t, func() bool { return len(d.entries("warn")) >= failures }, func() string { return says + ": no warning" })
+		warnings := d.entries("warn")
+		if last := fmt.Sprint(warnings[len(warnings)-1]); len(warnings) != failures || !strings.Contains(last, says) {
+			t.Errorf("%d warnings, want %d; the last does not say %q: %s", len(warnings), failures, says, last)
+		}
+	}
+	send := func(b []byte) func(net.Conn) {
+		return func(c net.Conn) { c.Write(b) }
+	}
+	protobuf, err := os.ReadFile("testdata/captures/bind9-correct-response-nanosec.pb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f("TLS", func(c net.Conn) { tls.Client(c, &tls.Config{ServerName: "edm.test"}).Handshake() })
+	f("HTTP", send([]byte("GET /metrics HTTP/1.1\r\nHost: edm.test\r\n\r\n")))
+	f("protobuf", send(protobuf))
+	f("text", send([]byte("hello\r\n")))
+}
+
 // fstrm_capture receives what our own sender sends.
 func TestFstrmCapture(t *testing.T) {
 	t.Parallel()
@@ -198,8 +255,10 @@ func TestHalfFrame(t *testing.T) {
 	}
 	d.await(t, 9, "edm_processed_dnstap_total")
 	s.abort()
-	m := d.await(t, 10, "edm_processed_dnstap_total") // the cut frame counts too
-	checkConservation(t, m)
+	m := d.await(t, 1, "edm_frames_dropped_total", `reason="cut"`)
+	if got := checkConservation(t, m); got != 10 {
+		t.Errorf("%v frames, want 10 with the cut one", got)
+	}
 	s = openStream(t, dial(t, "unix", d.socket))
 	if _, err := s.Write(pool.Framed(0, 10)); err != nil {
 		t.Fatal(err)
@@ -239,154 +298,4 @@ func dial(t testing.TB, network, address string) net.Conn {
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
-}
-
-// TLS 1.3 with client certificates: unbound and our own sender are served,
-// whoever has none is refused and counted.
-func TestTLS(t *testing.T) {
-	t.Parallel()
-	need(t, "unbound", "unbound")
-	list := filepath.Join(t.TempDir(), "well-known.txt")
-	write(t, list, testWellKnown)
-	d := plan(t, fmt.Sprintf("well_known_domains_file = %q", list))
-	dir := t.TempDir()
-	ca := newAuthority(t, dir)
-	ca.issue("server", x509.ExtKeyUsageServerAuth)
-	ca.issue("client", x509.ExtKeyUsageClientAuth)
-	d.set(t, fmt.Sprintf("input_tls = %q", d.tls),
-		fmt.Sprintf("input_tls_cert_file = %q", dir+"/server.crt"),
-		fmt.Sprintf("input_tls_key_file = %q", dir+"/server.key"),
-		fmt.Sprintf("input_tls_client_ca_file = %q", dir+"/ca.crt"))
-	d.start(t)
-
-	with, err := tls.LoadX509KeyPair(dir+"/client.crt", dir+"/client.key")
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(ca.cert)
-	config := func(certs ...tls.Certificate) *tls.Config {
-		return &tls.Config{RootCAs: roots, ServerName: "edm.test", Certificates: certs}
-	}
-	pool := smallTraffic(t)
-	s := openStream(t, tls.Client(dial(t, "tcp", d.tls), config(with)))
-	if _, err := s.Write(pool.Framed(0, 100)); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	d.await(t, 100, "edm_processed_dnstap_total")
-
-	failures := 0
-	refused := func(what string, talk func(net.Conn) error) {
-		t.Helper()
-		before := strings.Count(d.output.String(), "\n")
-		if talk(dial(t, "tcp", d.tls)) == nil {
-			t.Errorf("%s: served", what)
-		}
-		failures++
-		if got := sum(d.await(t, float64(failures), "edm_handshake_failures_total"), "edm_handshake_failures_total"); got != float64(failures) {
-			t.Errorf("%s: %v failures counted, want %d", what, got, failures)
-		}
-		until(t, func() bool { return strings.Count(d.output.String(), "\n") > before }, func() string { return what + ": no line in the log" })
-	}
-	talkTLS := func(c *tls.Config) func(net.Conn) error {
-		return func(conn net.Conn) error {
-			_, err := traffic.Open(tls.Client(conn, c)) // waits for ACCEPT
-			return err
-		}
-	}
-	refused("no certificate", talkTLS(config()))
-	other := newAuthority(t, t.TempDir())
-	foreign, err := tls.LoadX509KeyPair(other.issue("client", x509.ExtKeyUsageClientAuth))
-	if err != nil {
-		t.Fatal(err)
-	}
-	foreignConfig := config()
-	foreignConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &foreign, nil }
-	refused("a certificate of another authority", talkTLS(foreignConfig))
-	old := config(with)
-	old.MaxVersion = tls.VersionTLS12
-	refused("TLS 1.2", talkTLS(old))
-	refused("no TLS", func(conn net.Conn) error { _, err := traffic.Open(conn); return err })
-	d.stop(t)
-}
-
-// Debian's unbound sends over TLS with a client certificate.
-func TestUnboundTLS(t *testing.T) {
-	t.Parallel()
-	need(t, "unbound", "unbound")
-	list := filepath.Join(t.TempDir(), "well-known.txt")
-	write(t, list, testWellKnown)
-	d := plan(t, fmt.Sprintf("well_known_domains_file = %q", list))
-	dir := t.TempDir()
-	ca := newAuthority(t, dir)
-	serverCert, serverKey := ca.issue("server", x509.ExtKeyUsageServerAuth)
-	clientCert, clientKey := ca.issue("client", x509.ExtKeyUsageClientAuth)
-	d.set(t, fmt.Sprintf("input_tls = %q", d.tls),
-		fmt.Sprintf("input_tls_cert_file = %q", serverCert),
-		fmt.Sprintf("input_tls_key_file = %q", serverKey),
-		fmt.Sprintf("input_tls_client_ca_file = %q", dir+"/ca.crt"))
-	d.start(t)
-	r := startUnbound(t, "dnstap-ip: "+strings.Replace(d.tls, ":", "@", 1), "dnstap-tls: yes",
-		`dnstap-tls-server-name: "edm.test"`,
-		fmt.Sprintf("dnstap-tls-cert-bundle: %q", dir+"/ca.crt"),
-		fmt.Sprintf("dnstap-tls-client-cert-file: %q", clientCert),
-		fmt.Sprintf("dnstap-tls-client-key-file: %q", clientKey))
-	compare(t, d, r, 0)
-}
-
-// An authority issues certificates into a folder.
-type authority struct {
-	t    testing.TB
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t testing.TB, dir string) *authority {
-	t.Helper()
-	a := &authority{t: t, dir: dir}
-	a.issue("ca")
-	return a
-}
-
-// issue writes name.crt and name.key and returns their paths. The first
-// certificate is the authority's own.
-func (a *authority) issue(name string, usage ...x509.ExtKeyUsage) (cert, key string) {
-	a.t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject:      pkix.Name{CommonName: name},
-		DNSNames:     []string{"edm.test"},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(time.Hour),
-		ExtKeyUsage:  usage,
-	}
-	if a.key == nil {
-		template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
-		a.cert, a.key = template, private
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, private.Public(), a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	if template.IsCA {
-		if a.cert, err = x509.ParseCertificate(der); err != nil {
-			a.t.Fatal(err)
-		}
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	cert, key = filepath.Join(a.dir, name+".crt"), filepath.Join(a.dir, name+".key")
-	write(a.t, cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
-	write(a.t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})))
-	return cert, key
 }

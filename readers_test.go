@@ -354,6 +354,7 @@ func duckDB(t *testing.T) func(file string) duckFile {
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@duckdb", "node-api")); err != nil || changed {
 		cmd := exec.Command(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
 		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "npm_config_update_notifier=false")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			missing(t, "the npm package @duckdb/node-api cannot be installed: %v\n%s", err, out)
 		}

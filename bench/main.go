@@ -48,7 +48,7 @@ func main() {
 	case "":
 		err = bench(*jsonToo)
 	case "demo":
-		err = demo("demo")
+		err = demo("demo", os.Stdout)
 	default:
 		err = fmt.Errorf("unknown command %q, want none or demo", flag.Arg(0))
 	}
@@ -138,6 +138,9 @@ func bench(jsonToo bool) error {
 	for i := range results {
 		if results[i], err = l.run(filepath.Join(dir, fmt.Sprint(i+1))); err != nil {
 			return fmt.Errorf("run %d: %w", i+1, err)
+		}
+		if age := max(results[i].PacedAgeMs, results[i].BurstAgeMs); age > 100 {
+			results[i].Failures = append(results[i].Failures, fmt.Sprintf("a frame waited %.0f ms to be counted, want at most 100 ms", age))
 		}
 	}
 	printResults(os.Stdout, o, results)

@@ -121,9 +121,11 @@ func (l *load) run(dir string) (r result, err error) {
 		return r, err
 	}
 	sent.Add(loaded)
-	if err := r.check(d, sent); err != nil {
+	m, err := d.metrics()
+	if err != nil {
 		return r, err
 	}
+	r.compare(m, sent)
 	if err := r.end(d, base); err != nil {
 		return r, err
 	}
@@ -174,12 +176,8 @@ func (l *load) measure(d *daemon, senders []*traffic.Sender, before int, r *resu
 	return sent, base, nil
 }
 
-// check compares what the daemon has counted with what was sent to it.
-func (r *result) check(d *daemon, sent traffic.Counts) error {
-	m, err := d.metrics()
-	if err != nil {
-		return err
-	}
+// compare notes where what the daemon has counted is not what was sent to it.
+func (r *result) compare(m metrics, sent traffic.Counts) {
 	equal := func(what string, got, want int) {
 		if got != want {
 			r.Failures = append(r.Failures, fmt.Sprintf("%s: %d, want %d", what, got, want))
@@ -192,7 +190,6 @@ func (r *result) check(d *daemon, sent traffic.Counts) error {
 	equal("frames that ended in a counter", ends, received)
 	equal("well-known names", r.WellKnown, sent.Kinds[traffic.WellKnown])
 	equal("every other name", r.Session, sent.Kinds[traffic.Seen]+sent.Kinds[traffic.Novel])
-	return nil
 }
 
 // end stops the daemon and takes its CPU time and peak memory, those of its

@@ -10,7 +10,7 @@ import (
 // Only tests set it, before anything runs.
 var poison bool
 
-// A freeList lends chunks to the readers of sockets. At most one for each
+// A freeList lends chunks to the readers of sockets. At most two for each
 // connection, each worker and each place in the channel between them is in
 // use at a time, so it needs no bound of its own: it holds as many chunks as
 // were ever in use at once. The one given back last is lent first, while it

@@ -36,8 +36,13 @@ type connection struct {
 	source source
 	shared *reading
 
-	chunk *dnstap.Chunk // being filled: have octets, of which none is looked at
-	have  int
+	chunk *dnstap.Chunk // being filled
+	have  int           // octets in it
+	whole int           // of these, whole frames at its start, to be handed on
+
+	// The chunk before waits for room in the queue until this is closed; nil if
+	// there is none.
+	inLine chan struct{}
 
 	bidirectional bool
 	skip          int // octets still to come of a frame that is skipped
@@ -45,12 +50,12 @@ type connection struct {
 
 // reading is what all connections share.
 type reading struct {
-	limit    int // max_frame_size
-	free     *freeList
-	chunks   chan<- *dnstap.Chunk
-	metrics  *metrics
-	log      *zap.Logger
-	stopping atomic.Bool // the listeners are closed, streams end
+	limit   int // max_frame_size
+	free    *freeList
+	chunks  chan<- *dnstap.Chunk
+	metrics *metrics
+	log     *zap.Logger
+	until   atomic.Pointer[time.Time] // when all streams end; nil while the listeners are open
 }
 
 // A refusal is why a stream was closed before its first frame. reason is its
@@ -63,10 +68,9 @@ func refuse(reason, format string, args ...any) error {
 	return &refusal{reason, fmt.Sprintf(format, args...)}
 }
 
-// serve reads the stream to its end and closes it.
-//
-// When the connection's read deadline is set from outside, what has arrived by
-// then is handed on and the stream ends.
+// serve reads the stream to its end and closes it. When shared.until has come,
+// and the connection's read deadline with it, what has arrived by then is handed
+// on and the stream ends.
 func (c *connection) serve() {
 	defer c.conn.Close()
 	c.chunk = c.shared.free.take()
@@ -141,13 +145,28 @@ func (c *connection) handshake() error {
 	if first.ControlType != framestream.CONTROL_START {
 		return refuse("control", "a control frame of type %d where START was due", first.ControlType)
 	}
-	if err := c.conn.SetDeadline(time.Time{}); err != nil {
+	if err := c.conn.SetWriteDeadline(time.Time{}); err != nil {
 		return err
 	}
-	if c.shared.stopping.Load() {
-		return c.conn.SetReadDeadline(time.Now()) // it was set already, and is undone by now
+	return c.resetReadDeadline()
+}
+
+// resetReadDeadline lets reads take as long as the stream may last.
+func (c *connection) resetReadDeadline() error {
+	for {
+		until := c.shared.until.Load()
+		var deadline time.Time // none
+		if until != nil {
+			deadline = *until
+		}
+		if err := c.conn.SetReadDeadline(deadline); err != nil {
+			return err
+		}
+		if c.shared.until.Load() == until {
+			return nil
+		}
+		// It was set meanwhile, and the deadline with it, which is now undone.
 	}
-	return nil
 }
 
 // control reads a control frame of the handshake.
@@ -165,6 +184,7 @@ func (c *connection) control() (f framestream.ControlFrame, err error) {
 			return f, err
 		}
 		c.have += n
+		c.shared.metrics.bytesRead.Add(uint64(n))
 	}
 	f, n, err := dnstap.DecodeControl(c.chunk.Buf[:c.have])
 	if err != nil {
@@ -190,84 +210,134 @@ func (c *connection) reply(kind uint32) error {
 }
 
 // stream hands on frames until the stream ends, and says how it did.
-func (c *connection) stream() (end, error) {
+func (c *connection) stream() (reason end, err error) {
+	defer c.flush()
 	for {
 		for again := true; again; {
-			var reason end
 			if again, reason = c.cut(); reason != endNot {
 				return reason, nil
 			}
 		}
+		c.handOn()
 		n, err := c.source.Read(c.chunk.Buf[c.have:])
 		c.have += n
 		c.shared.metrics.bytesRead.Add(uint64(n))
-		if n == 0 && err != nil {
+		if n == 0 && err != nil && !c.woken(err) {
 			return c.broken(err)
 		}
 	}
 }
 
-// cut hands on the whole frames at the start of the chunk and deals with what
-// stands behind them. again says that there may be more to cut.
+// cut finds the whole frames in the chunk and deals with what stands behind
+// them. again says that there may be more.
 func (c *connection) cut() (again bool, _ end) {
 	if c.skip > 0 {
-		n := min(c.skip, c.have)
+		n := min(c.skip, c.have-c.whole)
 		c.skip -= n
-		c.have = copy(c.chunk.Buf, c.chunk.Buf[n:c.have])
+		c.remove(n)
 	}
-	n, stop := dnstap.Scan(c.chunk.Buf[:c.have], c.shared.limit)
+	n, stop := dnstap.Scan(c.chunk.Buf[c.whole:c.have], c.shared.limit)
+	c.whole += n
 	switch stop {
 	case dnstap.Control:
-		return false, c.finish(n)
+		return false, c.finish()
 	case dnstap.Lost:
-		c.handOn(n)
 		return false, endLost
 	case dnstap.Oversize:
-		c.skip = dnstap.FrameLen(c.chunk.Buf[n:]) // and its length, gone with handOn
-		c.handOn(n)
-		c.have = copy(c.chunk.Buf, c.chunk.Buf[4:c.have])
+		c.skip = dnstap.FrameLen(c.chunk.Buf[c.whole:])
+		c.remove(4)
 		c.shared.metrics.readerDropped(dropOversize)
 		return true, endNot
 	}
-	c.handOn(n)
 	return false, endNot
 }
 
-// finish ends the stream at the control frame behind n octets of data frames.
-// FINISH goes out before they are handed on: the queue may be full, and a
-// resolver that stops waits for it.
-func (c *connection) finish(n int) end {
-	f, _, err := dnstap.DecodeControl(c.chunk.Buf[n:c.have])
-	stop := err == nil && f.ControlType == framestream.CONTROL_STOP
-	if stop && c.bidirectional {
-		if c.conn.SetWriteDeadline(time.Now().Add(finishTimeout)) == nil {
-			// A peer that is gone already has no use for it.
-			_ = c.reply(framestream.CONTROL_FINISH)
-		}
-	}
-	c.handOn(n)
-	if stop {
-		return endStop
-	}
-	return endControl
+// remove takes n octets out of the chunk, from behind the whole frames.
+func (c *connection) remove(n int) {
+	c.have = c.whole + copy(c.chunk.Buf[c.whole:], c.chunk.Buf[c.whole+n:c.have])
 }
 
-// handOn gives the first n octets, whole frames, to the workers, and moves
-// what is behind them to a chunk of its own.
-func (c *connection) handOn(n int) {
-	if n == 0 {
+// finish ends the stream at the control frame behind the whole frames. FINISH
+// goes out before they are handed on: the queue may be full, and a resolver that
+// stops waits for it.
+func (c *connection) finish() end {
+	f, _, err := dnstap.DecodeControl(c.chunk.Buf[c.whole:c.have])
+	if err != nil || f.ControlType != framestream.CONTROL_STOP {
+		return endControl
+	}
+	if c.bidirectional && c.conn.SetWriteDeadline(time.Now().Add(finishTimeout)) == nil {
+		// A peer that is gone already has no use for it.
+		if t, ok := c.source.(*tlsSource); c.reply(framestream.CONTROL_FINISH) == nil && ok {
+			_ = t.CloseWrite() // some take an end without it for an attack
+		}
+	}
+	return endStop
+}
+
+// handOn gives the whole frames to the workers, and moves what is behind them
+// to a chunk of its own.
+//
+// If the queue is full, the frames wait in line on a goroutine of their own, and
+// the next chunk is filled meanwhile: a STOP in it must not wait for the
+// workers. When that one is full too, the peer has to wait.
+func (c *connection) handOn() {
+	if c.whole == 0 {
 		return
+	}
+	if c.inLine != nil {
+		select {
+		case <-c.inLine:
+		default:
+			if c.have < len(c.chunk.Buf) {
+				return
+			}
+			<-c.inLine
+		}
+		c.inLine = nil
 	}
 	full := c.chunk
 	c.chunk = c.shared.free.take()
-	c.have = copy(c.chunk.Buf, full.Buf[n:c.have])
-	full.N = n
-	c.shared.chunks <- full
+	c.have = copy(c.chunk.Buf, full.Buf[c.whole:c.have])
+	full.N, c.whole = c.whole, 0
+	select {
+	case c.shared.chunks <- full:
+		return
+	default:
+	}
+	inLine := make(chan struct{})
+	c.inLine = inLine
+	go func() {
+		c.shared.chunks <- full
+		close(inLine)
+		if c.conn != nil { // of a replay, a read does not wait
+			_ = c.conn.SetReadDeadline(time.Now()) // the frames behind can go now
+		}
+	}()
+}
+
+// woken reports whether a read ended only so that handOn is tried again.
+func (c *connection) woken(err error) bool {
+	if c.conn == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	until := c.shared.until.Load()
+	return (until == nil || time.Now().Before(*until)) && c.resetReadDeadline() == nil
+}
+
+// flush hands on what is left and returns when it has found room.
+func (c *connection) flush() {
+	for c.inLine != nil || c.whole > 0 {
+		if c.inLine != nil {
+			<-c.inLine
+			c.inLine = nil
+		}
+		c.handOn()
+	}
 }
 
 // broken says how a stream ended that ended without STOP.
 func (c *connection) broken(err error) (end, error) {
-	cut := c.have > 0
+	cut := c.have > c.whole
 	if cut {
 		c.shared.metrics.readerDropped(dropCut)
 	}

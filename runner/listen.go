@@ -79,7 +79,6 @@ func (l *listening) run(stop <-chan struct{}) {
 		accepting.Go(func() { l.accept(in, stop) })
 	}
 	<-stop
-	l.shared.stopping.Store(true)
 	for _, in := range l.inputs {
 		if err := in.Close(); err != nil {
 			l.shared.log.Warn("an input did not close", zap.String("input", in.name), zap.Error(err))
@@ -141,10 +140,12 @@ func (l *listening) start(in input, conn net.Conn) {
 
 // endStreams lets every stream end soon.
 func (l *listening) endStreams() {
+	until := time.Now().Add(stopGrace)
+	l.shared.until.Store(&until)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.conns {
-		if err := c.conn.SetReadDeadline(time.Now().Add(stopGrace)); err != nil {
+		if err := c.conn.SetReadDeadline(until); err != nil {
 			c.conn.Close()
 		}
 	}

@@ -216,8 +216,8 @@ func (m *metrics) disconnected(input string) { m.connections.WithLabelValues(inp
 
 // readerDropped counts a frame that never got as far as a worker.
 func (m *metrics) readerDropped(reason int) {
-	m.received.Add(1)
 	m.drops[reason].Add(1)
+	m.received.Add(1) // last, as in add
 }
 
 // add adds a worker's counts and clears them. The first message of each type
@@ -229,7 +229,7 @@ func (m *metrics) add(n *frameCounts) {
 	addAll(m.bad[:], n.bad[:])
 	for i, k := range n.skips {
 		if k != 0 && m.skips[i].Add(k) == k {
-			m.log.Warn("messages of this type are skipped: edm uses CLIENT_RESPONSE only, set the resolver to send just that (unbound: dnstap-log-client-response-messages)",
+			m.log.Warn("messages of this type are skipped, edm uses CLIENT_RESPONSE only: let the resolver send just that, and if it has none, listen to a server that clients ask, such as dnsdist",
 				zap.String("type", skipName(i)))
 		}
 	}

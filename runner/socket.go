@@ -129,6 +129,10 @@ func lookupGroup(group string) (gid int, err error) {
 	return strconv.Atoi(g.Gid)
 }
 
+// Addr is where clients connect; the listener itself knows the name it was
+// bound to first.
+func (s *unixSocket) Addr() net.Addr { return &net.UnixAddr{Name: s.path, Net: "unix"} }
+
 // Close stops listening, and removes the path unless another socket has taken
 // its place.
 func (s *unixSocket) Close() error {

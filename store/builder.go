@@ -71,16 +71,20 @@ func suffixBit(m Match) byte {
 // finish puts every record into the table, in the order in which they came, and
 // moves them together where one is left out that was there already.
 func (b *builder) finish() *Dictionary {
+	width := bits.Len(uint(b.count + b.count/2))
 	d := &Dictionary{
-		slots:   make([]uint64, 1<<bits.Len(uint(b.count+b.count/2))),
-		arena:   b.arena,
-		offsets: make([]uint32, 0, b.count+1),
+		slots:     make([]uint64, 1<<width),
+		slotShift: uint(64 - width),
+		arena:     b.arena,
+		offsets:   make([]uint32, 0, b.count+1),
 	}
+	d.makeFilter(b.count)
 	read, write := arenaStart, arenaStart
 	for range b.count {
 		suffix := uint32(b.arena[read])
 		name := b.arena[read+recordHeader:]
-		name = name[:nameLength(name)]
+		length, labels := measure(name)
+		name = name[:length]
 		read += recordHeader + len(name)
 		h := hashName(name)
 		slot := d.free(h, suffix, name)
@@ -92,10 +96,10 @@ func (b *builder) finish() *Dictionary {
 		copy(b.arena[write+recordHeader:], name)
 		d.offsets = append(d.offsets, uint32(write))
 		write += recordHeader + len(name)
+		d.addToFilter(h, suffix != 0, labels)
 	}
 	d.offsets = append(d.offsets, uint32(write))
 	d.arena = b.arena[:min(write, len(b.arena))]
-	d.makeFilter()
 	return d
 }
 
@@ -104,7 +108,7 @@ func (b *builder) finish() *Dictionary {
 func (d *Dictionary) free(h uint64, suffix uint32, name []byte) int {
 	tag := slotTag(h, suffix)
 	mask := uint64(len(d.slots) - 1)
-	for i := h & mask; ; i = (i + 1) & mask {
+	for i := d.firstSlot(h); ; i = (i + 1) & mask {
 		slot := d.slots[i]
 		if slot == 0 {
 			return int(i)
@@ -119,40 +123,34 @@ func (d *Dictionary) free(h uint64, suffix uint32, name []byte) int {
 	}
 }
 
-// makeFilter fills in what Lookup asks before it looks into the table: 8 to 16
-// bits an entry, of which one is set, so one in 8 gets through wrongly at worst.
-func (d *Dictionary) makeFilter() {
-	width := max(6, bits.Len(uint(8*d.Len())))
+// makeFilter makes what Lookup asks before it looks into the table: 8 to 16 bits
+// an entry, of which one is set, so one name in 8 gets through wrongly at worst.
+func (d *Dictionary) makeFilter(entries int) {
+	width := max(6, bits.Len(uint(8*entries)))
 	d.filter = make([]uint64, 1<<(width-6))
 	d.filterShift = uint(64 - width)
-	least, most := maxLabels+1, 0 // more labels than any suffix has, if there is none
-	for id := range d.Len() {
-		name, m := d.Entry(uint32(id))
-		h := hashName(name)
-		if m == Suffix {
-			h = ^h
-			labels := countLabels(name)
-			least, most = min(least, labels), max(most, labels)
+	d.suffixMin = maxLabels + 1 // more labels than any suffix has
+}
+
+func (d *Dictionary) addToFilter(h uint64, suffix bool, labels int) {
+	if suffix {
+		h = ^h
+		least, most := labels, labels
+		if d.suffixMin <= maxLabels {
+			least, most = min(least, d.suffixMin), max(most, d.suffixMin+int(d.suffixSpan))
 		}
-		bit := h >> d.filterShift
-		d.filter[bit>>6] |= 1 << (bit & 63)
+		d.suffixMin, d.suffixSpan = least, uint(most-least)
 	}
-	d.suffixMin, d.suffixSpan = least, uint(max(0, most-least))
+	bit := h >> d.filterShift
+	d.filter[bit>>6] |= 1 << (bit & 63)
 }
 
-// nameLength returns the length of the well-formed name that b begins with.
-func nameLength(b []byte) int {
-	n := 0
-	for b[n] != 0 {
-		n += 1 + int(b[n])
+// measure returns the length and the number of labels of the well-formed name
+// that b begins with.
+func measure(b []byte) (length, labels int) {
+	for b[length] != 0 {
+		length += 1 + int(b[length])
+		labels++
 	}
-	return n + 1
-}
-
-func countLabels(name []byte) int {
-	n := 0
-	for at := 0; name[at] != 0; at += 1 + int(name[at]) {
-		n++
-	}
-	return n
+	return length + 1, labels
 }

@@ -73,7 +73,13 @@ func TestClientsAll(t *testing.T) {
 	f("", "192.0.2.1", false)
 	f("# nobody\n", "2001:db8::1", false)
 
+	if loadClients(t, "192.0.2.1\n").IsEmpty() || loadClients(t, "2001:db8::1\n").IsEmpty() {
+		t.Error("a list of one address is empty")
+	}
 	var none *Clients
+	if !none.IsEmpty() || !loadClients(t, "# nobody\n").IsEmpty() {
+		t.Error("a list of nobody is not empty")
+	}
 	if none.Contains(netip.MustParseAddr("192.0.2.1")) {
 		t.Error("a nil Clients contains an address")
 	}

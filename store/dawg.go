@@ -42,7 +42,7 @@ const (
 	dawgHead    = 6 // bytes of size and bits
 	dawgPadding = 8 // so that any bit can be read as part of 8 bytes
 
-	// A name of 255 bytes in presentation form, all of it \DDD, and some more.
+	// Bytes of a word: a name of 255 bytes has less, also if all of it is \DDD.
 	maxWord = 1100
 )
 
@@ -185,11 +185,11 @@ func (d *dawg) number(at uint64) (value, next uint64, ok bool) {
 	return 0, at, false
 }
 
-// A dawgNode is a node on the way from the root to where the walk is.
+// A dawgNode is a node that the walk has entered.
 type dawgNode struct {
 	edge     uint64 // place of the next edge to follow
 	edges    uint64 // to follow yet
-	done     uint64 // the node's words in front of those of that edge
+	done     uint64 // the node's words in front of those of that edge: at first 1 if it ends a word
 	words    uint64 // the node's words
 	last     rune   // character of the edge before, -1 at first
 	skipBits uint
@@ -201,57 +201,64 @@ type dawgNode struct {
 // error of f ends the walk. Every step leads towards a word that the header
 // counts, and no word is longer than maxWord, so no file makes it endless.
 func (d *dawg) walk(f func(word []byte) error) error {
-	word := make([]byte, 0, 4*maxWord)
-	path := make([]dawgNode, 0, 256)
+	word := make([]byte, 0, maxWord+utf8.UTFMax)
+	var open []dawgNode // on the way here, those with edges to follow yet
 	at, words := d.root, d.words
+	var node dawgNode
 	for {
-		node, final, err := d.node(at, words)
-		if err != nil {
+		if err := d.enter(&node, at, words); err != nil {
 			return err
 		}
-		node.length = len(word)
-		if final {
+		if node.done > 0 {
 			if err := f(word); err != nil {
 				return err
 			}
 		}
-		path = append(path, node)
-		for path[len(path)-1].edges == 0 {
-			if path = path[:len(path)-1]; len(path) == 0 {
+		node.length = len(word)
+		if node.edges == 0 {
+			if len(open) == 0 {
 				return nil
 			}
+			node = open[len(open)-1]
+			open = open[:len(open)-1]
 		}
-		if len(path) > maxWord {
-			return damaged("a word of more than %d characters", maxWord)
-		}
-		top := &path[len(path)-1]
 		var char rune
-		if char, at, words, err = d.follow(top); err != nil {
+		var err error
+		if char, at, words, err = d.follow(&node); err != nil {
 			return err
 		}
-		word = utf8.AppendRune(word[:top.length], char)
+		if node.edges > 0 {
+			open = append(open, node)
+		}
+		if word = utf8.AppendRune(word[:node.length], char); len(word) > maxWord {
+			return damaged("a word of more than %d bytes", maxWord)
+		}
 	}
 }
 
-// node reads the node at a place. It has to have this many words.
-func (d *dawg) node(at, words uint64) (n dawgNode, final bool, err error) {
+// enter reads the node at a place. It has to have this many words. If it ends a
+// word itself, that is done.
+func (d *dawg) enter(n *dawgNode, at, words uint64) error {
 	place := at
 	if at+3 > d.end {
-		return n, false, damaged("a node at bit %d of %d", place, d.end)
+		return damaged("a node at bit %d of %d", place, d.end)
 	}
 	head := d.bits(at, 3)
-	final = head&4 != 0
-	n = dawgNode{words: words, done: head >> 2, last: -1, edges: 1}
+	*n = dawgNode{words: words, done: head >> 2, last: -1, edges: 1}
 	switch {
 	case head&2 != 0:
 		n.follows = true
-		at += 2
+		n.edge = at + 2
+		if uint64(d.charBits) > d.end-n.edge {
+			return damaged("the node at bit %d is cut off", place)
+		}
+		return nil
 	case head&1 != 0:
 		at += 3
 	default:
 		var ok bool
 		if n.edges, at, ok = d.number(at + 3); !ok || at+uint64(d.skipField) > d.end {
-			return n, false, damaged("the node at bit %d is cut off", place)
+			return damaged("the node at bit %d is cut off", place)
 		}
 		n.skipBits = uint(d.bits(at, d.skipField))
 		at += uint64(d.skipField)
@@ -259,21 +266,18 @@ func (d *dawg) node(at, words uint64) (n dawgNode, final bool, err error) {
 	n.edge = at
 	if n.edges == 0 {
 		if words != n.done {
-			return n, false, damaged("the node at bit %d has %d words instead of %d", place, n.done, words)
+			return damaged("the node at bit %d has %d words instead of %d", place, n.done, words)
 		}
-		return n, final, nil
+		return nil
 	}
-	size := uint64(d.charBits)
-	if !n.follows {
-		if n.skipBits > 32 || n.edges > d.end {
-			return n, false, damaged("%d edges with counts of %d bits at bit %d", n.edges, n.skipBits, place)
-		}
-		size = n.edges*uint64(d.charBits+n.skipBits+d.addrBits) - uint64(n.skipBits)
+	if n.skipBits > 32 || n.edges > d.end {
+		return damaged("%d edges with counts of %d bits at bit %d", n.edges, n.skipBits, place)
 	}
+	size := n.edges*uint64(d.charBits+n.skipBits+d.addrBits) - uint64(n.skipBits)
 	if size > d.end-at {
-		return n, false, damaged("the node at bit %d is cut off", place)
+		return damaged("the node at bit %d is cut off", place)
 	}
-	return n, final, nil
+	return nil
 }
 
 // follow takes the next edge of a node: its character, and the place and the

@@ -168,15 +168,15 @@ func TestDAWGEndless(t *testing.T) {
 	f("leads to bit", func(w *bitString) { // the root to itself
 		w.add(0b001, 3).add('a', 8).add(root, 16)
 	})
-	f("more than 1100 characters", func(w *bitString) { // a node behind it to itself
+	f("more than 1100 bytes", func(w *bitString) { // a node behind it to itself
 		w.add(0b01, 2).add('a', 8)
 		w.add(0b001, 3).add('a', 8).add(root+10, 16)
 	})
-	f("more than 1100 characters", func(w *bitString) { // the same, a word at each turn
+	f("more than 1100 bytes", func(w *bitString) { // the same, a word at each turn
 		w.add(0b01, 2).add('a', 8)
 		w.add(0b101, 3).add('a', 8).add(root+10, 16)
 	})
-	f("more than 1100 characters", func(w *bitString) { // two edges, one of them back
+	f("more than 1100 bytes", func(w *bitString) { // two edges, one of them back
 		w.add(0b01, 2).add('a', 8)
 		w.add(0b000, 3).add(2, 8).add(21, 5).add('a', 8).add(root+10+3+8+5+24+45, 16).add('b', 8).add(1, 21).add(root+10, 16)
 		w.add(0b100, 3).add(0, 8).add(0, 5)

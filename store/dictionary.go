@@ -24,9 +24,10 @@ const (
 // lower half and a tag in its upper half: 31 bits of the hash and the same
 // suffix bit. Slot 0 is empty; offset 0 is never a record.
 type Dictionary struct {
-	slots   []uint64 // power of two, at most two thirds full, linear probing
-	arena   []byte
-	offsets []uint32 // of record id; one more than there are records, the last is the end
+	slots     []uint64 // power of two, at most two thirds full, linear probing
+	slotShift uint
+	arena     []byte
+	offsets   []uint32 // of record id; one more than there are records, the last is the end
 
 	// What spares a miss the table: the filter has a bit set for the hash of
 	// each exact entry and for the complement of that of each suffix entry, by
@@ -166,7 +167,7 @@ func (d *Dictionary) maybe(h uint64) bool {
 func (d *Dictionary) find(h uint64, suffix uint32, name []byte) (id uint32, ok bool) {
 	slots := d.slots
 	tag := slotTag(h, suffix)
-	for i := h; ; i++ {
+	for i := d.firstSlot(h); ; i++ {
 		slot := slots[i&uint64(len(slots)-1)]
 		if slot == 0 {
 			return 0, false
@@ -182,5 +183,9 @@ func (d *Dictionary) find(h uint64, suffix uint32, name []byte) (id uint32, ok b
 		}
 	}
 }
+
+// firstSlot returns where to begin to look for a hash. The multiplication is
+// for names that differ in a few digits, whose hashes may lie close together.
+func (d *Dictionary) firstSlot(h uint64) uint64 { return h * hashRoot >> d.slotShift }
 
 func slotTag(h uint64, suffix uint32) uint32 { return uint32(h>>32)&^1 | suffix }

@@ -14,7 +14,7 @@ import (
 // It is not keyed: the only names that go into a table are those of a list that
 // the operator chose.
 const (
-	hashRoot   uint64 = 0x9e3779b97f4a7c15
+	hashRoot   uint64 = 0x9e3779b97f4a7c15 // 2^64 by the golden ratio
 	hashFactor uint64 = 0xd6e8feb86659fd93
 )
 

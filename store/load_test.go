@@ -50,6 +50,8 @@ var samples = []struct {
 		[]string{"google.com.", "apple.com."}},
 	{"crux", "origin,rank\nhttps://www.youtube.com,1000\nhttps://m.youtube.com:8443,1000\nhttp://www.youtube.com,5000\n",
 		[]string{"www.youtube.com.", "m.youtube.com."}},
+	{"urls", "rank,host\n1,ftp://user@ftp.example.com:21/pub?a#b\n2,\"https://example.com\"\n", []string{"ftp.example.com.", "example.com."}},
+	{"quotes in quotes", "note,domain\n\"a \"\"site\"\", and more\",example.com\n", []string{"example.com."}},
 	{"crux, headerless", "https://www.x.com,1000\nhttps://m.x.com,1000\n", []string{"www.x.com.", "m.x.com."}},
 	{"a header with a dot", "rank,domain,avg.rank\n1,example.com,2.5\n", []string{"example.com."}},
 	{"utf-8, case, twice", "BÜCHER.example\nxn--bcher-kva.example.\nExample.COM\nexample.com.\n*.example.com\n.EXAMPLE.com.\n",
@@ -118,6 +120,8 @@ func TestLoadErrors(t *testing.T) {
 	f("example.com\n5,example.org\n", `list:2: a comma (in a name it is written \044): "5,example.org"`)
 	f("rank,site\n1,example.com\n", "list:1: no column is called domain and none of this line holds a name")
 	f("1,\"example.com\n", `list:1: a quote that is not closed: "\"example.com"`)
+	f("1,a.se\n2,\"b.se\n3,c.se\n", `list:2: a quote that is not closed: "\"b.se"`)
+	f("a\n"+strings.Repeat("b.", 200)+"\n", `list:2: "`+strings.Repeat("b.", 40)+`"…: a name of 401 bytes, more than 255`)
 	f("1,\"example\".com\n", `list:1: text behind a closing quote: "\"example\".com"`)
 	f("https://[2001:db8::1]/,1\n", `list:1: '[' in the name "[2001:db8::1]"`)
 	f("a\nb\\\n", `list:2: "b\\": a backslash is followed by neither a character nor \000 to \255`)
@@ -179,7 +183,7 @@ func TestReadListChanged(t *testing.T) {
 func TestLoadFromPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Skip("no pipes here: ", err)
+		t.Fatal(err)
 	}
 	f := func(contents []byte) {
 		t.Helper()

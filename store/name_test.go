@@ -77,7 +77,7 @@ func FuzzAppendName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		got, err := appendName(nil, []byte(text))
 		if err == nil {
-			if n := nameLength(got); n != len(got) || n > maxName || countLabels(got) > maxLabels {
+			if n, labels := measure(got); n != len(got) || n > maxName || labels > maxLabels {
 				t.Fatalf("%q became %q", text, got)
 			}
 			again, _, err := dns.UnpackDomainName(got, 0)

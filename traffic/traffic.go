@@ -37,12 +37,13 @@ type Config struct {
 	Seed   uint64
 	Frames int // 1 000 000
 
-	WellKnown  []string // the list; a leading dot marks a suffix entry
-	SeenNames  int      // names that come again and are on no list: 200 000
-	Clients    int      // 100 000
-	V6Share    float64  // of the clients
-	SeenOnce   bool     // one frame for each seen name, in order, and nothing else
-	Start      time.Time
+	WellKnown []string // the list; a leading dot marks a suffix entry
+	SeenNames int      // names that come again and are on no list: 200 000
+	Clients   int      // 100 000
+	V6Share   float64  // of the clients
+	SeenOnce  bool     // one frame for each seen name, in order, and nothing else
+
+	Start      time.Time     // of the first frame: now, which makes each build another one
 	FrameEvery time.Duration // from one frame to the next: 30 µs
 
 	// Shares of the frames. What is left of one is novel names.
