@@ -60,24 +60,24 @@ type Message struct {
 // NoMessage if it cannot, and then m is of no use.
 func (m *Message) Decode(frame []byte) Fault {
 	*m = Message{}
-	for len(frame) > 0 {
-		f, n := field(frame)
-		if n < 0 {
+	for i := 0; i < len(frame); {
+		f, next := field(frame, i)
+		if next < 0 {
 			return Protobuf
 		}
-		frame = frame[n:]
-		switch f.tag {
-		case 1<<3 | 2:
-			m.Identity = f.bytes
-		case 14<<3 | 2:
+		switch frame[i] {
+		case 1<<3 | wireBytes:
+			m.Identity = frame[f:next:next]
+		case 14<<3 | wireBytes:
 			m.Present |= HasMessage
-			if !m.decodeMessage(f.bytes) {
+			if !m.decodeMessage(frame[f:next]) {
 				return Protobuf
 			}
-		case 15<<3 | 0:
-			m.DnstapType = int32(f.num)
+		case 15<<3 | wireVarint:
+			m.DnstapType = int32(f)
 			m.Present |= HasDnstapType
 		}
+		i = next
 	}
 	if m.Present&HasDnstapType == 0 || m.DnstapType == 1 && m.Present&HasMessage == 0 {
 		return NoMessage
@@ -86,100 +86,112 @@ func (m *Message) Decode(frame []byte) Fault {
 }
 
 func (m *Message) decodeMessage(b []byte) bool {
-	for len(b) > 0 {
-		f, n := field(b)
-		if n < 0 {
+	for i := 0; i < len(b); {
+		f, next := field(b, i)
+		if next < 0 {
 			return false
 		}
-		b = b[n:]
-		switch f.tag {
-		case 1<<3 | 0:
-			m.Type = int32(f.num)
+		switch b[i] {
+		case 1<<3 | wireVarint:
+			m.Type = int32(f)
 			m.Present |= HasType
-		case 3<<3 | 0:
-			m.Protocol = int32(f.num)
+		case 3<<3 | wireVarint:
+			m.Protocol = int32(f)
 			m.Present |= HasProtocol
-		case 4<<3 | 2:
-			m.QueryAddress = f.bytes
-		case 5<<3 | 2:
-			m.ResponseAddress = f.bytes
-		case 6<<3 | 0:
-			m.QueryPort = uint32(f.num)
+		case 4<<3 | wireBytes:
+			m.QueryAddress = b[f:next:next]
+		case 5<<3 | wireBytes:
+			m.ResponseAddress = b[f:next:next]
+		case 6<<3 | wireVarint:
+			m.QueryPort = uint32(f)
 			m.Present |= HasQueryPort
-		case 7<<3 | 0:
-			m.ResponsePort = uint32(f.num)
+		case 7<<3 | wireVarint:
+			m.ResponsePort = uint32(f)
 			m.Present |= HasResponsePort
-		case 8<<3 | 0:
-			m.QuerySec = f.num
+		case 8<<3 | wireVarint:
+			m.QuerySec = f
 			m.Present |= HasQueryTime
-		case 9<<3 | 5:
-			m.QueryNsec = uint32(f.num)
-		case 12<<3 | 0:
-			m.ResponseSec = f.num
+		case 9<<3 | wireFixed32:
+			m.QueryNsec = uint32(f)
+		case 12<<3 | wireVarint:
+			m.ResponseSec = f
 			m.Present |= HasResponseTime
-		case 13<<3 | 5:
-			m.ResponseNsec = uint32(f.num)
-		case 14<<3 | 2:
-			m.Response = f.bytes
+		case 13<<3 | wireFixed32:
+			m.ResponseNsec = uint32(f)
+		case 14<<3 | wireBytes:
+			m.Response = b[f:next:next]
 		}
+		i = next
 	}
 	return true
 }
 
-// A value is one protobuf field: its tag (number and wire type, of the fields
-// we know always a single byte), and its content.
-type value struct {
-	tag   uint64
-	num   uint64
-	bytes []byte
-}
+const (
+	wireVarint  = 0
+	wireBytes   = 2
+	wireFixed32 = 5
+)
 
-// field reads the field at the start of b and returns its length, negative if
-// it is malformed.
-func field(b []byte) (value, int) {
-	tag, n := uint64(b[0]), 1
+// field reads the protobuf field at b[i]. For a varint or a fixed32 it returns
+// the number, for bytes the offset at which they begin, and for all the offset
+// behind the field, negative if it is malformed.
+//
+// Its tag, number and wire type, is b[i] alone for every field that we know;
+// a tag of several octets begins with one that is none of ours.
+func field(b []byte, i int) (f uint64, next int) {
+	tag := b[i]
 	if tag >= 0x80 || tag < 8 {
-		num, typ, k := protowire.ConsumeTag(b)
-		if k < 0 {
-			return value{}, -1
-		}
-		tag, n = protowire.EncodeTag(num, typ), k
+		return 0, skipField(b, i)
 	}
+	i++
 	switch tag & 7 {
-	case 0:
-		v, k := uvarint(b[n:])
-		return value{tag: tag, num: v}, add(n, k)
-	case 2:
-		l, k := uvarint(b[n:])
-		if k < 0 || l > uint64(len(b)-n-k) {
-			return value{}, -1
+	case wireVarint, wireBytes:
+		n, end := uvarint(b, i)
+		if tag&7 == wireVarint || end < 0 {
+			return n, end
 		}
-		n += k
-		return value{tag: tag, bytes: b[n : n+int(l) : n+int(l)]}, n + int(l)
-	case 5:
-		if len(b) < n+4 {
-			return value{}, -1
+		if n > uint64(len(b)-end) {
+			return 0, -1
 		}
-		return value{tag: tag, num: uint64(binary.LittleEndian.Uint32(b[n:]))}, n + 4
+		return uint64(end), end + int(n)
+	case wireFixed32:
+		if len(b)-i < 4 {
+			return 0, -1
+		}
+		return uint64(binary.LittleEndian.Uint32(b[i:])), i + 4
 	}
-	return value{tag: tag}, add(n, protowire.ConsumeFieldValue(protowire.Number(tag>>3), protowire.Type(tag&7), b[n:]))
+	return 0, skipField(b, i-1)
 }
 
-// uvarint reads a varint and returns its length, negative if it is malformed.
-// The lengths and numbers of dnstap fit one or two bytes nearly always.
-func uvarint(b []byte) (uint64, int) {
-	if len(b) > 0 && b[0] < 0x80 {
-		return uint64(b[0]), 1
+// uvarint reads the varint at b[i] and returns the offset behind it, negative
+// if it is malformed. The numbers in dnstap have one to three octets, but for
+// times, of five.
+func uvarint(b []byte, i int) (n uint64, end int) {
+	for shift := uint(0); i < len(b) && shift < 35; shift += 7 {
+		c := b[i]
+		n |= uint64(c&0x7f) << shift
+		i++
+		if c < 0x80 {
+			return n, i
+		}
 	}
-	if len(b) > 1 && b[1] < 0x80 {
-		return uint64(b[0]&0x7f) | uint64(b[1])<<7, 2
+	if i >= len(b) {
+		return 0, -1
 	}
-	return protowire.ConsumeVarint(b)
-}
-
-func add(n, k int) int {
+	start := i - 5
+	n, k := protowire.ConsumeVarint(b[start:])
 	if k < 0 {
+		return 0, -1
+	}
+	return n, start + k
+}
+
+// skipField returns the offset behind a field that is none of ours, negative
+// if it is malformed.
+func skipField(b []byte, i int) int {
+	number, _, n := protowire.ConsumeField(b[i:])
+	if n < 0 || number > protowire.MaxValidNumber {
 		return -1
 	}
-	return n + k
+	return i + n
 }

@@ -5,8 +5,8 @@ import "edm/cryptopan"
 // A block is handed on when it has either. Neither bound is exact: the row
 // that reaches it is still in the block.
 const (
-	blockRows  = 64 << 10
-	blockBytes = 8 << 20
+	blockRows  = 32 << 10
+	blockBytes = 4 << 20
 )
 
 // maxRowBytes is the most that one row adds to a block's bytes: a DNS message,

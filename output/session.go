@@ -40,8 +40,8 @@ var sessionSchema = parquet.NewSchema("sessionData", parquet.SchemaOf(struct {
 	Response     []byte `parquet:"response_message,optional"`
 }{}))
 
-// sessionValues has a function for each column behind the labels. It returns a
-// record's value, and false for NULL.
+// sessionValues has a function for each column behind the labels, nil if all of
+// it is NULL. It returns a record's value, and false for NULL.
 var sessionValues = [...]func(*Block, *record) (parquet.Value, bool){
 	func(b *Block, r *record) (parquet.Value, bool) { return bytesValue(b, r.server) },
 	func(_ *Block, r *record) (parquet.Value, bool) {
@@ -65,7 +65,7 @@ var sessionValues = [...]func(*Block, *record) (parquet.Value, bool){
 	func(_ *Block, r *record) (parquet.Value, bool) {
 		return parquet.Int32Value(int32(r.protocol)), r.has&HasProtocol != 0
 	},
-	func(*Block, *record) (parquet.Value, bool) { return parquet.Value{}, false }, // responses have no query
+	nil, // query_message: a response has none
 	func(b *Block, r *record) (parquet.Value, bool) { return bytesValue(b, r.response) },
 }
 
@@ -112,7 +112,8 @@ type SessionFile struct {
 	file    *file
 	parquet *parquet.GenericWriter[any]
 	columns []*parquet.ColumnWriter
-	values  [512]parquet.Value
+	values  [batchRows]parquet.Value
+	nulls   [][batchRows]parquet.Value // of each column
 
 	start   time.Time
 	written int64 // octets given to file
@@ -134,6 +135,12 @@ func CreateSession(dir string, start time.Time) (*SessionFile, error) {
 		parquet.CreatedBy("edm", "", ""),
 		parquet.SkipPageBounds("response_message"))
 	s.columns = s.parquet.ColumnWriters()
+	s.nulls = make([][batchRows]parquet.Value, len(s.columns))
+	for c := range s.nulls {
+		for i := range s.nulls[c] {
+			s.nulls[c][i] = parquet.NullValue().Level(0, 0, c)
+		}
+	}
 	return s, nil
 }
 
@@ -185,14 +192,19 @@ func (s *SessionFile) reserve(b *Block) error {
 }
 
 func (s *SessionFile) write(b *Block) error {
-	for c := range s.columns {
-		for from := 0; from < len(b.rows); from += len(s.values) {
-			rows := b.rows[from:min(from+len(s.values), len(b.rows))]
-			values := s.values[:len(rows)]
-			if c < numLabels {
-				labelValues(values, b, rows, c)
-			} else {
-				columnValues(values, b, rows, c)
+	for from := 0; from < len(b.rows); from += batchRows {
+		rows := b.rows[from:min(from+batchRows, len(b.rows))]
+		labels := 0 // columns that are not NULL throughout
+		for i := range rows {
+			labels = max(labels, int(rows[i].labels))
+		}
+		for c := range s.columns {
+			values := s.nulls[c][:len(rows)]
+			switch {
+			case c < labels:
+				values = s.labelValues(b, rows, c)
+			case c >= numLabels && sessionValues[c-numLabels] != nil:
+				values = s.columnValues(b, rows, c)
 			}
 			if _, err := s.columns[c].WriteRowValues(values); err != nil {
 				return fmt.Errorf("writing session rows: %w", err)
@@ -206,25 +218,28 @@ func (s *SessionFile) write(b *Block) error {
 	return nil
 }
 
-func labelValues(values []parquet.Value, b *Block, rows []record, column int) {
+func (s *SessionFile) labelValues(b *Block, rows []record, column int) []parquet.Value {
+	null := s.nulls[column][0]
 	for i := range rows {
 		if r := &rows[i]; column < int(r.labels) {
-			values[i] = parquet.ByteArrayValue(b.label(r, column)).Level(0, 1, column)
+			s.values[i] = parquet.ByteArrayValue(b.label(r, column)).Level(0, 1, column)
 		} else {
-			values[i] = parquet.Value{}.Level(0, 0, column)
+			s.values[i] = null
 		}
 	}
+	return s.values[:len(rows)]
 }
 
-func columnValues(values []parquet.Value, b *Block, rows []record, column int) {
-	value := sessionValues[column-numLabels]
+func (s *SessionFile) columnValues(b *Block, rows []record, column int) []parquet.Value {
+	value, null := sessionValues[column-numLabels], s.nulls[column][0]
 	for i := range rows {
 		if v, ok := value(b, &rows[i]); ok {
-			values[i] = v.Level(0, 1, column)
+			s.values[i] = v.Level(0, 1, column)
 		} else {
-			values[i] = parquet.Value{}.Level(0, 0, column)
+			s.values[i] = null
 		}
 	}
+	return s.values[:len(rows)]
 }
 
 // Commit ends the file and its interval, makes it appear and returns its path.

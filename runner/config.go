@@ -41,7 +41,7 @@ type Config struct {
 	DataDir      string `toml:"data_dir" default:"/var/lib/edm" help:"folder that everything is written below"`
 	SessionFiles bool   `toml:"session_files" default:"true" help:"write a pseudonymised row for every name that is not well known"`
 
-	HistogramHLLExplicitThreshold int           `toml:"histogram_hll_explicit_threshold" default:"20" help:"clients up to which a sketch keeps their hashes, 16 to 31; part of the sketch's header, so all who merge sketches need the same"`
+	HistogramHLLExplicitThreshold int           `toml:"histogram_hll_explicit_threshold" default:"20" help:"clients up to which a sketch keeps their hashes, 16 to 31"`
 	HistogramHash                 HistogramHash `toml:"histogram_hash" default:"pseudonym" help:"what client sketches are made of: pseudonym, or address, so that operators with different keys can merge them"`
 
 	MinimiserWorkers    int    `toml:"minimiser_workers" default:"0" help:"goroutines that work on frames; 0 = one per CPU"`

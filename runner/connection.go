@@ -24,8 +24,8 @@ const (
 	// A read of fewer than littleRead octets means a slow stream. Waiting
 	// before the next one lets frames gather, so that there is one wake-up for
 	// many of them.
-	littleRead = 16 << 10
-	littleWait = 4 * time.Millisecond
+	littleRead = 64 << 10
+	littleWait = 5 * time.Millisecond
 )
 
 // A connection reads one Frame Streams stream, and hands its frames on in

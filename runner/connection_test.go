@@ -42,7 +42,7 @@ func TestHandshakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReception(600, 0)
-				go r.take()
+				r.take()
 				p, done := r.pipe(t)
 				p.send(first)
 				if bidirectional {
@@ -163,7 +163,7 @@ func TestEverySplitOfAStream(t *testing.T) {
 	f := func(t *testing.T, ends ...int) {
 		t.Helper()
 		r := newReception(600, 1)
-		go r.take()
+		r.take()
 		p, done := r.pipe(t)
 		from := 0
 		for _, end := range append(ends, len(stream)) {
@@ -237,7 +237,7 @@ func TestFinishWhileNobodyTakes(t *testing.T) {
 					t.Errorf("FINISH after %v", took)
 				}
 				time.Sleep(time.Minute)
-				go r.take()
+				r.take()
 				<-done
 				p.closed()
 				close(r.out)
@@ -278,7 +278,7 @@ func TestAcceptWhileNobodyTakes(t *testing.T) {
 		for i, p := range peers {
 			p.Close()
 			if i == 2 {
-				go r.take()
+				r.take()
 			}
 			time.Sleep(time.Second)
 		}
@@ -312,7 +312,7 @@ func TestSenderWaitsForTheWorkers(t *testing.T) {
 		}()
 		began := time.Now()
 		time.Sleep(time.Minute)
-		go r.take()
+		r.take()
 		if took := (<-sent).Sub(began); took < time.Minute {
 			t.Errorf("everything was taken in after %v", took)
 		}
@@ -344,7 +344,7 @@ func TestWaitingFramesGoOn(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		began := time.Now()
-		go r.take()
+		r.take()
 		time.Sleep(100 * time.Millisecond)
 		if n := len(r.taken()); n != 4 {
 			t.Errorf("%d frames of 4 after %v", n, time.Since(began))
@@ -366,7 +366,7 @@ func TestOversizedFrames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReception(limit, 0)
-				go r.take()
+				r.take()
 				p, done := r.pipe(t)
 				p.open()
 				p.send(framed([]byte("before"), make([]byte, size), []byte("after")))
@@ -400,7 +400,7 @@ func TestLostStream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReception(600, 0)
-				go r.take()
+				r.take()
 				p, done := r.pipe(t)
 				p.open()
 				p.send(framed([]byte("before")))
@@ -441,7 +441,7 @@ func TestCutStream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReception(600, 0)
-				go r.take()
+				r.take()
 				p, done := r.pipe(t)
 				p.open()
 				p.send(framed([]byte("one"), []byte("two")), tail)
@@ -508,7 +508,7 @@ func TestHandshakeTakesTooLong(t *testing.T) {
 func TestPeerThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReception(600, 0)
-		go r.take()
+		r.take()
 		ours, theirs := net.Pipe()
 		began := time.Now()
 		done := r.serveConn(ours)
@@ -543,7 +543,7 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 func TestIdleStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReception(600, 0)
-		go r.take()
+		r.take()
 		p, done := r.pipe(t)
 		p.open()
 		for range 3 {
@@ -566,7 +566,7 @@ func TestSlowStream(t *testing.T) {
 		t.Run(every.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newReception(600, 100)
-				go r.take()
+				r.take()
 				p, done := r.pipe(t)
 				p.open()
 				n := int(2 * time.Second / every)
@@ -619,7 +619,7 @@ func FuzzStream(f *testing.F) {
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, 0))
 				r := newReception(600, random.IntN(2))
-				go r.take()
+				r.take()
 				p, done := r.pipe(t)
 				for rest := stream; len(rest) > 0; {
 					n := len(rest)

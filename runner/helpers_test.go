@@ -245,8 +245,9 @@ func (p *peer) finish() {
 // are taken by the test, or by nobody.
 type reception struct {
 	reading
-	out chan *dnstap.Chunk
-	log *logBook
+	out    chan *dnstap.Chunk
+	log    *logBook
+	takers sync.WaitGroup
 
 	mu     sync.Mutex
 	frames [][]byte    // guarded by mu; copies of what was taken
@@ -263,19 +264,21 @@ func newReception(limit, room int) *reception {
 	return r
 }
 
-// take takes chunks until their channel is closed.
+// take takes chunks from now on, until their channel is closed.
 func (r *reception) take() {
-	for c := range r.out {
-		r.mu.Lock()
-		r.chunks++
-		for rest := c.Frames(); len(rest) > 0; {
-			var frame []byte
-			frame, rest = dnstap.Next(rest)
-			r.frames, r.at = append(r.frames, bytes.Clone(frame)), append(r.at, time.Now())
+	r.takers.Go(func() {
+		for c := range r.out {
+			r.mu.Lock()
+			r.chunks++
+			for rest := c.Frames(); len(rest) > 0; {
+				var frame []byte
+				frame, rest = dnstap.Next(rest)
+				r.frames, r.at = append(r.frames, bytes.Clone(frame)), append(r.at, time.Now())
+			}
+			r.mu.Unlock()
+			r.free.give(c)
 		}
-		r.mu.Unlock()
-		r.free.give(c)
-	}
+	})
 }
 
 // taken returns the frames taken so far.

@@ -18,7 +18,7 @@ func wrongProtocol(b []byte) error {
 		return refuse("tls", "the peer speaks TLS, this input does not: use input_tls, or no TLS in the resolver")
 	case begins("GET ", "POST", "HEAD", "PUT ", "PRI ", "OPTI", "HTTP"):
 		return refuse("http", "the peer speaks HTTP: metrics are at metrics_listen, this is an input for dnstap")
-	case isText(b):
+	case isText(b) && !isIdentity(b):
 		return refuse("text", "the peer sends plain text, not Frame Streams")
 	case begins("\x0a", "\x12", "\x1a", "\x72", "\x78"):
 		// The fields of a Dnstap: identity, version, extra, message, type.
@@ -37,4 +37,11 @@ func isText(b []byte) bool {
 		}
 	}
 	return true
+}
+
+// isIdentity reports whether b begins with the identity of a Dnstap and another
+// field. An identity of 32 octets or more may look like text at first.
+func isIdentity(b []byte) bool {
+	next := 2 + int(b[1])
+	return b[0] == '\x0a' && next < len(b) && bytes.IndexByte([]byte("\x12\x1a\x72\x78"), b[next]) >= 0
 }

@@ -98,6 +98,7 @@ func (w *worker) chunk(c *dnstap.Chunk) {
 		w.frame(frame)
 	}
 	w.free.give(c)
+	w.counts.hits = w.cache.TakeHits()
 	w.metrics.add(&w.counts)
 }
 

@@ -32,31 +32,41 @@ type number128 struct{ hi, lo uint64 }
 // written as IPv4-mapped IPv6 (from /96 on) is IPv4, as the clients are. A
 // shorter IPv6 prefix, ::/0 too, is IPv6 only.
 func LoadClients(path string) (*Clients, error) {
-	var c Clients
-	err := readList(path, func(file io.Reader, _ int64) error {
-		bad := problems{path: path}
-		text := newLines(file)
-		for {
-			line, err := text.next()
-			if err == io.EOF {
-				return bad.err()
-			}
-			if err != nil {
-				bad.add(text.number, err)
-				return bad.err()
-			}
-			if i := bytes.IndexByte(line, '#'); i >= 0 {
-				line = trimBlanks(line[:i])
-			}
-			prefix, err := parsePrefix(string(line))
-			if err != nil {
-				bad.add(text.number, err)
-				continue
-			}
-			c.add(prefix)
-		}
+	var c *Clients
+	err := readList(path, func(file io.Reader, _ int64) (err error) {
+		c, err = readClients(path, file)
+		return err
 	})
 	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func readClients(path string, file io.Reader) (*Clients, error) {
+	var c Clients
+	bad := problems{path: path}
+	text := newLines(file)
+	for {
+		line, err := text.next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			bad.add(text.number, err)
+			break
+		}
+		if i := bytes.IndexByte(line, '#'); i >= 0 {
+			line = trimBlanks(line[:i])
+		}
+		prefix, err := parsePrefix(string(line))
+		if err != nil {
+			bad.add(text.number, err)
+			continue
+		}
+		c.add(prefix)
+	}
+	if err := bad.err(); err != nil {
 		return nil, err
 	}
 	c.v4, c.v6 = merge(c.v4), merge(c.v6)

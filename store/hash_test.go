@@ -45,7 +45,7 @@ func TestHashSpread(t *testing.T) {
 	f("#.example.com.")
 	f("www.example.#.")
 	f("a#.b.c.d.e.f.g.h.")
-	for n := range 58 {
+	for n := 0; n < 58; n += 4 {
 		f(strings.Repeat("x", n) + "#" + strings.Repeat("y", 58-n) + ".com.")
 		f(strings.Repeat("x", n) + "#.com.")
 	}
