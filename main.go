@@ -74,7 +74,7 @@ func serve(cl *runner.CommandLine, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)       // a second signal kills
 	signals := make(chan os.Signal, 1) // one that waits already stands for those after it
-	signal.Notify(signals, syscall.SIGUSR1)
+	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGHUP)
 
 	if cl.Replay {
 		err = runner.Replay(ctx, cfg, log, cl.Files, version)

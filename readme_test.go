@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/x509"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -91,6 +92,9 @@ func TestReadmeSettings(t *testing.T) {
 	var want, got []string
 	config := reflect.TypeFor[runner.Config]()
 	for i := range config.NumField() {
+		if !config.Field(i).IsExported() {
+			continue
+		}
 		tag := config.Field(i).Tag
 		want = append(want, fmt.Sprintf("%s = %s", tag.Get("toml"), tag.Get("default")))
 	}
@@ -145,13 +149,26 @@ func TestReadmeMetrics(t *testing.T) {
 			listed = append(listed, expandSeries(t, strings.Trim(row[0], "`"))...)
 		}
 	}
-	d := startResolverEDM(t)
+	ca := newAuthority(t, t.TempDir())
+	cert, key := ca.issue("node", x509.ExtKeyUsageClientAuth)
+	jwk := filepath.Join(t.TempDir(), "datakey-priv.json")
+	// The key of RFC 8037, appendix A.1.
+	write(t, jwk, `{"kty":"OKP","crv":"Ed25519","alg":"EdDSA","kid":"node",
+		"d":"nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}`)
+	d := plan(t, fmt.Sprintf("well_known_domains_file = %q", wellKnownFile(t)),
+		fmt.Sprintf("mqtt_server = %q", "mqtt://"+local(freePort(t))), // nobody is there
+		fmt.Sprintf("mqtt_client_cert_file = %q", cert), fmt.Sprintf("mqtt_client_key_file = %q", key),
+		fmt.Sprintf("mqtt_signing_key_file = %q", jwk))
+	d.set(t, fmt.Sprintf("input_unix = %q", d.socket))
+	d.start(t)
 	dial(t, "unix", d.socket)
 	for series := range d.await(t, 1, "edm_connections") {
 		name, _, _ := strings.Cut(series, "{")
 		switch {
-		case name == "edm_build_info":
-			have = append(have, name) // its labels are those of this build
+		case name == "edm_build_info", name == "edm_certificate_not_after_seconds":
+			have = append(have, name) // its labels are those of this build, or of this host
+		case strings.HasPrefix(name, "edm_seen_commit_seconds"):
+			have = append(have, "edm_seen_commit_seconds") // a histogram has a name for each of its parts
 		case strings.HasPrefix(name, "edm_"):
 			have = append(have, series)
 		case !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_"):
@@ -254,6 +271,9 @@ func TestReadmeFiles(t *testing.T) {
 				return err
 			}
 			const when = `\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ`
+			if strings.HasPrefix(name, "seen/") {
+				name = "seen/" // Pebble's own
+			}
 			have = append(have, regexp.MustCompile(when+"_"+when).ReplaceAllString(name, "<start>_<stop>"))
 		}
 		return err

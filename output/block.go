@@ -9,6 +9,11 @@ const (
 	blockBytes = 4 << 20
 )
 
+// maxSharedID is the longest server id that rows share. The file has it once a
+// row, and a row group is put together in memory, so a longer one has to fill
+// the block.
+const maxSharedID = 255
+
 // maxRowBytes is the most that one row adds to a block's bytes: a DNS message,
 // a server id and the text of a name, each octet of which may become four.
 const maxRowBytes = 64<<10 + 64<<10 + 4*255
@@ -107,10 +112,12 @@ func (b *Block) Append(row *Row) {
 		r.ends[i] = uint16(uint32(end) - r.at)
 	}
 	r.response = b.copy(row.Response)
-	// One resolver after another with the same name is the rule.
-	if n > 0 && string(b.slice(b.rows[n-1].server)) == string(row.ServerID) && row.ServerID != nil {
-		r.server = b.rows[n-1].server
-		return
+	// One row after another from the same server is the rule.
+	if n > 0 && row.ServerID != nil && len(row.ServerID) <= maxSharedID {
+		if last := b.rows[n-1].server; last != null && string(b.slice(last)) == string(row.ServerID) {
+			r.server = last
+			return
+		}
 	}
 	r.server = b.copy(row.ServerID)
 }

@@ -4,6 +4,8 @@ import (
 	"sync"
 
 	"edm/dnstap"
+	"edm/output"
+	"edm/store"
 )
 
 // poison makes give overwrite a chunk, so that a view kept too long shows.
@@ -51,4 +53,39 @@ func (l *freeList) give(c *dnstap.Chunk) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.free = append(l.free, c)
+}
+
+// A spareList lends what is filled here and emptied there: like a freeList, it
+// holds as many as were ever in use at once.
+type spareList[T any, P interface {
+	*T
+	Reset()
+}] struct {
+	mu   sync.Mutex
+	free []P // guarded by mu
+}
+
+type (
+	blockList = spareList[output.Block, *output.Block] // one a worker, and those on their way to the file
+	namesList = spareList[store.Names, *store.Names]   // one a worker, and those on their way to the store
+)
+
+// take returns an empty one, which belongs to the caller.
+func (l *spareList[T, P]) take() P {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.free); n > 0 {
+		p := l.free[n-1]
+		l.free = l.free[:n-1]
+		return p
+	}
+	return new(T)
+}
+
+// give empties p and ends the caller's use of it.
+func (l *spareList[T, P]) give(p P) {
+	p.Reset()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.free = append(l.free, p)
 }

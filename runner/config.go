@@ -12,7 +12,8 @@ import (
 // A Config holds every setting. The field says it all: its key in the
 // configuration file, its default as it would be written there (without
 // quotes), and what it means. The key with _ written - is also a flag. To add a
-// setting, add a field here and a block to edm.toml.example.
+// setting, add a field here and a block to edm.toml.example. Those with reload are
+// read again on SIGHUP.
 //
 // A Config does not change once it is loaded.
 type Config struct {
@@ -29,25 +30,52 @@ type Config struct {
 	MaxConnections int `toml:"max_connections" default:"256" help:"connections served at once, all inputs together; more are refused and counted"`
 	MaxFrameSize   int `toml:"max_frame_size" default:"262144" help:"largest dnstap frame in bytes, at most 16 MiB; a larger one is skipped and counted"`
 
-	CryptopanKey            Secret `toml:"cryptopan_key" help:"secret that pseudonyms are made with; as a flag it shows in the list of processes"`
-	CryptopanKeyFile        string `toml:"cryptopan_key_file" help:"file that holds the secret instead; one line end at its end is not part of it"`
-	CryptopanKeySalt        string `toml:"cryptopan_key_salt" default:"edm-kdf-salt-val" help:"salt the key is derived with; another salt gives other pseudonyms"`
+	CryptopanKey            Secret `toml:"cryptopan_key" reload:"yes" help:"secret that pseudonyms are made with; as a flag it shows in the list of processes"`
+	CryptopanKeyFile        string `toml:"cryptopan_key_file" reload:"yes" help:"file that holds the secret instead; one line end at its end is not part of it"`
+	CryptopanKeySalt        string `toml:"cryptopan_key_salt" reload:"yes" default:"edm-kdf-salt-val" help:"salt the key is derived with; another salt gives other pseudonyms"`
 	CryptopanAddressEntries int    `toml:"cryptopan_address_entries" default:"1000000" help:"pseudonyms kept in memory, all workers together; 0 = none"`
 
-	WellKnownDomainsFile     string `toml:"well_known_domains_file" help:"list of well-known names: DAWG, plain text or CSV; empty = no name is well known"`
-	IgnoredClientIPsFile     string `toml:"ignored_client_ips_file" help:"addresses and CIDRs, one a line, of clients whose questions are left out of everything"`
-	IgnoredQuestionNamesFile string `toml:"ignored_question_names_file" help:"list of names, DAWG or plain text, that are left out of everything"`
+	WellKnownDomainsFile     string `toml:"well_known_domains_file" reload:"yes" help:"list of well-known names: DAWG, plain text or CSV; empty = no name is well known"`
+	IgnoredClientIPsFile     string `toml:"ignored_client_ips_file" reload:"yes" help:"addresses and CIDRs, one a line, of clients whose questions are left out of everything"`
+	IgnoredQuestionNamesFile string `toml:"ignored_question_names_file" reload:"yes" help:"list of names, DAWG or plain text, that are left out of everything"`
 
 	DataDir      string `toml:"data_dir" default:"/var/lib/edm" help:"folder that everything is written below"`
-	SessionFiles bool   `toml:"session_files" default:"true" help:"write a pseudonymised row for every name that is not well known"`
+	SessionFiles bool   `toml:"session_files" reload:"yes" default:"true" help:"write a pseudonymised row for every name that is not well known"`
+
+	SessionRetention Duration `toml:"session_retention" default:"0s" help:"delete session files that are older; 0s = never"`
 
 	HistogramHLLExplicitThreshold int           `toml:"histogram_hll_explicit_threshold" default:"20" help:"clients up to which a sketch keeps their hashes, 16 to 31"`
 	HistogramHash                 HistogramHash `toml:"histogram_hash" default:"pseudonym" help:"what client sketches are made of: pseudonym, or address, so that operators with different keys can merge them"`
 
-	MinimiserWorkers    int    `toml:"minimiser_workers" default:"0" help:"goroutines that work on frames; 0 = one per CPU"`
+	MinimiserWorkers int `toml:"minimiser_workers" default:"0" help:"goroutines that work on frames; 0 = one per CPU"`
+
+	QnameSeenEntries int      `toml:"qname_seen_entries" default:"10000000" help:"names remembered in memory, 13 octets each; the rest is on the disk"`
+	PebbleSync       bool     `toml:"pebble_sync" default:"false" help:"sync every commit of the seen names before its events are sent"`
+	SeenRetention    Duration `toml:"seen_retention" default:"2160h" help:"a name that is not seen for this long, up to twice as long, is new again; 0s = never"`
+	SeenMaxBytes     int64    `toml:"seen_max_bytes" default:"10737418240" help:"size of the store of seen names, above which names are forgotten early; 0 = no limit"`
+	NewQnameBacklog  int      `toml:"new_qname_backlog" default:"1000000" help:"events kept while the broker is away; above, names are new again when they are seen next"`
+
+	MQTTServer         ServerURL `toml:"mqtt_server" help:"broker, as host, host:port or URL (mqtts, tls, ssl, mqtt, tcp, wss, ws); without a scheme TLS; empty = no events are made"`
+	MQTTCAFile         string    `toml:"mqtt_ca_file" help:"certificate authorities of the broker, PEM; empty = those of the system"`
+	MQTTClientCertFile string    `toml:"mqtt_client_cert_file" help:"client certificate, PEM, the leaf first"`
+	MQTTClientKeyFile  string    `toml:"mqtt_client_key_file" help:"key of the client certificate, PEM"`
+	MQTTSigningKeyFile string    `toml:"mqtt_signing_key_file" help:"private key that events are signed with, a JWK of type Ed25519; its kid names the node"`
+	MQTTKeepalive      Duration  `toml:"mqtt_keepalive" default:"30s" help:"longest silence towards the broker, whole seconds; 0s = no limit"`
+	MQTTQoS            int       `toml:"mqtt_qos" default:"1" help:"1: an event is kept until the broker has taken it; 0: it is sent and forgotten"`
+
+	HTTPURL            string   `toml:"http_url" help:"base URL of the receiver that histograms are uploaded to, https; empty = they stay in the outbox"`
+	HTTPCAFile         string   `toml:"http_ca_file" help:"certificate authorities of the receiver, PEM; empty = those of the system"`
+	HTTPClientCertFile string   `toml:"http_client_cert_file" help:"client certificate, PEM, the leaf first"`
+	HTTPClientKeyFile  string   `toml:"http_client_key_file" help:"key of the client certificate, PEM"`
+	HTTPSigningKeyFile string   `toml:"http_signing_key_file" help:"private key that uploads are signed with, a JWK of type Ed25519"`
+	SentRetention      Duration `toml:"sent_retention" default:"24h" help:"delete delivered histograms that are older; 0s = never"`
+	OutboxMaxBytes     int64    `toml:"outbox_max_bytes" default:"1073741824" help:"size of the outbox, above which the oldest histograms are deleted; 0 = no limit"`
+
 	MetricsListen       string `toml:"metrics_listen" default:"127.0.0.1:2112" help:"host:port of /metrics, /healthz and the status page; empty = off"`
 	Debug               bool   `toml:"debug" default:"false" help:"debug log, and /debug/pprof on metrics_listen"`
 	DebugDnstapFilename string `toml:"debug_dnstap_filename" help:"append every frame as it came to this file, as JSON; holds real client addresses"`
+
+	source *CommandLine // that it was loaded by, and can be again; nil in tests
 }
 
 // A setting is one field of Config, as its tag describes it.
@@ -56,22 +84,27 @@ type setting struct {
 	def    string // as it would be written in the file, without quotes
 	help   string
 	secret bool
-	index  int // of the field
+	reload bool // read again on SIGHUP
+	index  int  // of the field
 }
 
 // settings describes the fields of Config in their order. It is never changed.
 var settings = func() []setting {
 	t := reflect.TypeFor[Config]()
-	list := make([]setting, t.NumField())
-	for i := range list {
+	var list []setting
+	for i := range t.NumField() {
 		f := t.Field(i)
-		list[i] = setting{
+		if !f.IsExported() {
+			continue
+		}
+		list = append(list, setting{
 			key:    f.Tag.Get("toml"),
 			def:    f.Tag.Get("default"),
 			help:   f.Tag.Get("help"),
 			secret: f.Type == reflect.TypeFor[Secret](),
+			reload: f.Tag.Get("reload") == "yes",
 			index:  i,
-		}
+		})
 	}
 	return list
 }()
@@ -137,6 +170,7 @@ func (cl *CommandLine) LoadConfig() (*Config, error) {
 // load is LoadConfig with the text of the file.
 func (cl *CommandLine) load(text []byte) (*Config, error) {
 	cfg := DefaultConfig()
+	cfg.source = cl
 	l := loader{cfg: &cfg, file: cl.ConfigPath, origin: map[string]origin{}, failed: map[string]bool{}}
 	if l.file == "" {
 		l.file = "command line"

@@ -5,14 +5,17 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
+	"time"
 )
 
 const (
 	maxFrameSizeLimit = 16 << 20 // a longer frame is a lost stream, whatever the setting
 	minFrameSizeLimit = 512      // a smaller limit would skip every real message
 	unixPathLimit     = 107      // sockaddr_un has 108 bytes, the last one zero
+	minSeenBytes      = 64 << 20 // logs and tables of Pebble need some room
 )
 
 // check looks at values and at what one setting needs of another, when every
@@ -33,7 +36,18 @@ func (l *loader) check(replay bool) {
 	if c.DataDir == "" {
 		l.wrong("data_dir", errors.New("must not be empty"))
 	}
+	l.between("qname_seen_entries", c.QnameSeenEntries, 1000, 10_000_000_000)
+	l.between("new_qname_backlog", c.NewQnameBacklog, 1, 1_000_000_000)
+	l.between("mqtt_qos", c.MQTTQoS, 0, 1)
+	if k := time.Duration(c.MQTTKeepalive); k%time.Second != 0 || k > 65535*time.Second {
+		l.wrong("mqtt_keepalive", errors.New("must be whole seconds, up to 65535"))
+	}
+	if n := c.SeenMaxBytes; n != 0 && n < minSeenBytes {
+		l.wrong("seen_max_bytes", fmt.Errorf("%d is too small, the least is %d, or 0 for no limit", n, minSeenBytes))
+	}
 	l.checkTLS()
+	l.checkMQTT()
+	l.checkHTTP()
 	l.checkCryptopan()
 	if !replay && !l.given("input_unix") && !l.given("input_tcp") && !l.given("input_tls") {
 		l.missing("no input: set input_unix, input_tcp or input_tls")
@@ -55,6 +69,45 @@ func (l *loader) checkTLS() {
 	}
 	if absent != nil {
 		l.fail("input_tls", " needs "+strings.Join(absent, " and "))
+	}
+}
+
+func (l *loader) checkMQTT() {
+	l.pair("mqtt_client_cert_file", "mqtt_client_key_file")
+	if l.given("mqtt_server") && !l.given("mqtt_signing_key_file") {
+		l.fail("mqtt_server", " needs mqtt_signing_key_file")
+	}
+}
+
+func (l *loader) checkHTTP() {
+	l.pair("http_client_cert_file", "http_client_key_file")
+	if l.cfg.OutboxMaxBytes < 0 {
+		l.wrong("outbox_max_bytes", errors.New("must not be negative"))
+	}
+	if !l.given("http_url") {
+		return
+	}
+	u, err := url.Parse(l.cfg.HTTPURL)
+	switch {
+	case err != nil || u.Hostname() == "":
+		l.wrong("http_url", fmt.Errorf("%s is not a URL such as https://host:port", quote(l.cfg.HTTPURL)))
+	case u.Scheme != "https":
+		l.wrong("http_url", fmt.Errorf("the scheme is %s, only https is taken", quote(u.Scheme)))
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		l.wrong("http_url", errors.New("it must not have a user, a query or a fragment"))
+	}
+	if !l.given("http_signing_key_file") {
+		l.fail("http_url", " needs http_signing_key_file")
+	}
+}
+
+// pair tells of one of two settings that is given without the other.
+func (l *loader) pair(a, b string) {
+	switch givenA, givenB := l.given(a), l.given(b); {
+	case givenA && !givenB:
+		l.fail(a, " needs "+b)
+	case givenB && !givenA:
+		l.fail(b, " needs "+a)
 	}
 }
 

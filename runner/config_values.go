@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"math"
+	"net/url"
 	"reflect"
 	"strconv"
 	"strings"
@@ -53,6 +54,71 @@ func (h *HistogramHash) UnmarshalText(text []byte) error {
 }
 
 func (h HistogramHash) String() string { return histogramHashes[h] }
+
+// A Duration is written as Go does it, in quotes: "30s", "2160h".
+type Duration time.Duration
+
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%s is not a duration such as \"30s\" or \"24h\"", quote(string(text)))
+	}
+	if v < 0 {
+		return fmt.Errorf("%s is less than nothing", quote(string(text)))
+	}
+	*d = Duration(v)
+	return nil
+}
+
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// A ServerURL is where an MQTT broker is. Its URL has a scheme and a port.
+type ServerURL struct{ URL *url.URL }
+
+// mqttPorts are the schemes of a broker and their usual ports.
+var mqttPorts = map[string]string{
+	"mqtts": "8883", "tls": "8883", "ssl": "8883",
+	"mqtt": "1883", "tcp": "1883",
+	"wss": "443", "ws": "80",
+}
+
+func (s *ServerURL) UnmarshalText(text []byte) error {
+	*s = ServerURL{}
+	if len(text) == 0 {
+		return nil
+	}
+	full := string(text)
+	if !strings.Contains(full, "://") {
+		full = "mqtts://" + full
+	}
+	u, err := url.Parse(full)
+	if err != nil || u.Hostname() == "" {
+		return fmt.Errorf("%s is neither host, host:port nor a URL", quote(string(text)))
+	}
+	port, known := mqttPorts[u.Scheme]
+	switch {
+	case !known:
+		return fmt.Errorf("the scheme %s is none of mqtts, tls, ssl, mqtt, tcp, wss, ws", quote(u.Scheme))
+	case u.User != nil:
+		return errors.New("a user or password cannot be given: edm shows a client certificate")
+	case u.Path != "" && u.Path != "/" && u.Scheme[0] != 'w', u.RawQuery != "", u.Fragment != "":
+		return fmt.Errorf("%s has more than a host and a port", quote(string(text)))
+	case u.Port() == "":
+		u.Host += ":" + port
+	}
+	if n, err := strconv.ParseUint(u.Port(), 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("the port of %s is not 1 to 65535", quote(string(text)))
+	}
+	*s = ServerURL{u}
+	return nil
+}
+
+func (s ServerURL) String() string {
+	if s.URL == nil {
+		return ""
+	}
+	return s.URL.String()
+}
 
 // A Secret does not show itself: printed with any verb, logged or marshalled, it
 // is "(secret)". Convert it to get at its bytes.

@@ -24,7 +24,12 @@ const (
 	// A read of fewer than littleRead octets means a slow stream. Waiting
 	// before the next one lets frames gather, so that there is one wake-up for
 	// many of them.
-	littleRead = 64 << 10
+	//
+	// It must be less than any socket holds: the kernel counts some 800 octets
+	// for a write of a few, so a sender that makes two writes of each frame, as
+	// unbound does, has filled a unix socket with 130 small frames, and would be
+	// held up.
+	littleRead = 8 << 10
 	littleWait = 5 * time.Millisecond
 )
 

@@ -34,11 +34,20 @@ func openDump(path string, log *zap.Logger) (*dump, error) {
 	return &dump{file: f, log: log}, nil
 }
 
-// frame appends a frame. One that is not dnstap is left out.
+// frame appends a frame. One that is not dnstap is left out, and so is an
+// address of a length that none has.
 func (d *dump) frame(frame []byte) {
 	var m golangdnstap.Dnstap
-	if proto.Unmarshal(frame, &m) != nil {
+	if (proto.UnmarshalOptions{AllowPartial: true}).Unmarshal(frame, &m) != nil {
 		return
+	}
+	if m.Message == nil {
+		m.Message = new(golangdnstap.Message) // JSONFormat takes it for granted
+	}
+	for _, address := range []*[]byte{&m.Message.QueryAddress, &m.Message.ResponseAddress} {
+		if n := len(*address); n != 4 && n != 16 {
+			*address = nil
+		}
 	}
 	line, ok := golangdnstap.JSONFormat(&m)
 	if !ok {

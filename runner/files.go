@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,32 +21,6 @@ const (
 // retryWrite is how long to wait before a histogram that could not be written
 // is tried again.
 const retryWrite = 5 * time.Second
-
-// A blockList lends empty blocks to workers. Like a freeList, it holds as many
-// as were ever in use at once: one a worker, and those on their way to the
-// file.
-type blockList struct {
-	mu   sync.Mutex
-	free []*output.Block // guarded by mu
-}
-
-func (l *blockList) take() *output.Block {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if n := len(l.free); n > 0 {
-		b := l.free[n-1]
-		l.free = l.free[:n-1]
-		return b
-	}
-	return new(output.Block)
-}
-
-func (l *blockList) give(b *output.Block) {
-	b.Reset()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.free = append(l.free, b)
-}
 
 // lossReason names why rows could not be written, as it stands in metrics.
 func lossReason(err error) string {

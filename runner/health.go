@@ -39,6 +39,17 @@ func (h *health) clear(log *zap.Logger, part string) {
 	}
 }
 
+// reporter returns a function that takes a part's problem, or nil for none.
+func (h *health) reporter(log *zap.Logger, part string) func(error) {
+	return func(err error) {
+		if err == nil {
+			h.clear(log, part)
+		} else {
+			h.set(log, part, err.Error())
+		}
+	}
+}
+
 // list returns the problems in the order of their parts.
 func (h *health) list() []string {
 	h.mu.Lock()

@@ -32,6 +32,7 @@ import (
 	"go.uber.org/zap"
 
 	"edm/dnstap"
+	"edm/traffic"
 )
 
 const (
@@ -43,6 +44,8 @@ const (
 	// by, in the place of tests.
 	childConfig = "EDM_TEST_CHILD_CONFIG"
 )
+
+var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestMain(m *testing.M) {
 	if path := os.Getenv(childConfig); path != "" {
@@ -527,6 +530,31 @@ func rowsIn(t testing.TB, dir string) (rows int) {
 
 func (cfg *Config) sessions() string   { return filepath.Join(cfg.DataDir, sessionsDir) }
 func (cfg *Config) histograms() string { return filepath.Join(cfg.DataDir, outboxDir) }
+
+// bulk returns traffic of all kinds, and the path of its list of well-known
+// names.
+func bulk(t testing.TB) (*traffic.Pool, string) {
+	t.Helper()
+	pool, err := bulkPool()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "names")
+	if err := traffic.WriteList(path, bulkNames); err != nil {
+		t.Fatal(err)
+	}
+	return pool, path
+}
+
+var (
+	bulkNames = traffic.List(1, 300)
+	bulkPool  = sync.OnceValues(func() (*traffic.Pool, error) {
+		config := traffic.Default()
+		config.Frames, config.WellKnown, config.SeenNames, config.Clients = 8000, bulkNames, 500, 1000
+		config.QueryShare, config.ResolverShare, config.MalformedShare = 0.02, 0.02, 0.02
+		return traffic.Build(config)
+	})
+)
 
 // answersIn adds up the answers of all histograms in a folder.
 func answersIn(t testing.TB, dir string) (sum int) {

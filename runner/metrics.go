@@ -81,6 +81,8 @@ type frameCounts struct {
 	skips    [numSkips]uint64
 	bad      [numBad]uint64
 	hits     uint64 // of the cache of pseudonyms
+
+	forgotten uint64 // names that the store did not take in time
 }
 
 // An end is how a stream ended.
@@ -108,12 +110,13 @@ type metrics struct {
 	version  string
 	log      *zap.Logger
 
-	received atomic.Uint64
-	results  [numResults]atomic.Uint64
-	drops    [numDrops]atomic.Uint64
-	skips    [numSkips]atomic.Uint64
-	bad      [numBad]atomic.Uint64
-	hits     atomic.Uint64
+	received  atomic.Uint64
+	results   [numResults]atomic.Uint64
+	drops     [numDrops]atomic.Uint64
+	skips     [numSkips]atomic.Uint64
+	bad       [numBad]atomic.Uint64
+	hits      atomic.Uint64
+	forgotten atomic.Uint64
 
 	bytesRead     atomic.Uint64
 	streamEnds    [numEnds]atomic.Uint64
@@ -234,6 +237,7 @@ func (m *metrics) add(n *frameCounts) {
 		}
 	}
 	m.hits.Add(n.hits)
+	m.forgotten.Add(n.forgotten)
 	m.received.Add(n.received) // last, so that no frame shows without its end
 	*n = frameCounts{}
 }

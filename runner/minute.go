@@ -25,7 +25,8 @@ type minute struct {
 type minuteLoop struct {
 	workers  []*worker
 	ended    <-chan struct{}        // closed when all workers have ended
-	rotate   <-chan struct{}        // end the interval soon
+	rotate   <-chan *view           // end the interval soon, and go by this view unless it is nil
+	viewed   func()                 // called when a new view is in use
 	sessions chan<- output.Interval // sent after all blocks of the interval
 	minutes  chan<- minute
 
@@ -33,6 +34,7 @@ type minuteLoop struct {
 	start  time.Time
 	tally  *tally // of the interval, while it is put together
 	wanted bool   // rotate was asked for
+	fresh  bool   // view is not in use yet
 }
 
 func (l *minuteLoop) run() {
@@ -45,9 +47,16 @@ func (l *minuteLoop) run() {
 			if now := time.Now(); !now.Before(l.due(now)) {
 				l.turn()
 				l.end(time.Now())
+				if l.fresh {
+					l.fresh = false
+					l.viewed()
+				}
 			}
-		case <-l.rotate:
+		case v := <-l.rotate:
 			l.wanted = true
+			if v != nil {
+				l.view, l.fresh = v, true
+			}
 		case <-l.ended:
 			timer.Stop()
 			l.turn()

@@ -37,7 +37,7 @@ func TestWhenAnIntervalEnds(t *testing.T) {
 // time that begins on the minute.
 type minuteTest struct {
 	loop     minuteLoop
-	rotate   chan struct{}
+	rotate   chan *view
 	sessions chan output.Interval
 	minutes  chan minute
 	chunks   chan *dnstap.Chunk
@@ -46,11 +46,11 @@ type minuteTest struct {
 // newMinuteTest starts workers and loop.
 func newMinuteTest(v *view, workers int) *minuteTest {
 	m := &minuteTest{
-		rotate: make(chan struct{}), sessions: make(chan output.Interval, 100),
+		rotate: make(chan *view), sessions: make(chan output.Interval, 100),
 		minutes: make(chan minute, 100), chunks: make(chan *dnstap.Chunk),
 	}
 	ended := make(chan struct{})
-	m.loop = minuteLoop{ended: ended, rotate: m.rotate, sessions: m.sessions, minutes: m.minutes, view: v, start: time.Now()}
+	m.loop = minuteLoop{ended: ended, rotate: m.rotate, sessions: m.sessions, minutes: m.minutes, view: v, viewed: func() {}, start: time.Now()}
 	for range workers {
 		w := testWorker(v)
 		w.in = m.chunks
@@ -116,13 +116,13 @@ func TestRotationsAreASecondApart(t *testing.T) {
 		for range 5 {
 			m.send(t, "example.com.")
 			synctest.Wait()
-			m.rotate <- struct{}{}
+			m.rotate <- nil
 			time.Sleep(150 * time.Millisecond)
 		}
 		time.Sleep(time.Second)
 		m.send(t, "example.com.")
 		synctest.Wait()
-		m.rotate <- struct{}{}
+		m.rotate <- nil
 		time.Sleep(time.Second)
 		close(m.chunks)
 		synctest.Wait()
@@ -150,8 +150,7 @@ func TestATurnChangesTheList(t *testing.T) {
 			m.send(t, "example.com.")
 		}
 		synctest.Wait()
-		m.loop.view = two // the loop is at rest
-		m.rotate <- struct{}{}
+		m.rotate <- two
 		time.Sleep(2 * time.Second)
 		for range 8 {
 			m.send(t, "example.com.")

@@ -1,7 +1,9 @@
 package runner
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	framestream "github.com/farsightsec/golang-framestream"
@@ -32,7 +34,12 @@ func replayFile(name string, shared *reading, stop <-chan struct{}) error {
 	c.chunk = shared.free.take()
 	defer func() { shared.free.give(c.chunk) }()
 	start, err := c.control()
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil // stop is closed
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("%s: it ends before a START frame does", name)
+	case err != nil:
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	if start.ControlType != framestream.CONTROL_START {

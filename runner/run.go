@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -20,7 +21,8 @@ import (
 // A daemon is the stages and the channels between them, for one Run or Replay.
 //
 //	listening ─chunks▶ workers ─blocks▶ sessionWriter
-//	                      └─tallies▶ minuteLoop ─minutes▶ histogramWriter
+//	                      ├─tallies▶ minuteLoop ─minutes▶ histogramWriter
+//	                      └─names▶ events: store ─▶ publisher
 type daemon struct {
 	cfg     *Config
 	log     *zap.Logger
@@ -28,6 +30,10 @@ type daemon struct {
 	health  *health
 	dataDir *os.File // locked
 	dump    *dump    // nil unless it is set
+	files   *tlsFiles
+	events  *events
+	reloads reloads
+	served  bool // serve was called, and has closed the store
 
 	reading  reading // with the channel of chunks
 	workers  []*worker
@@ -46,7 +52,17 @@ func newDaemon(cfg *Config, log *zap.Logger, version string, stop <-chan struct{
 	if err != nil {
 		return nil, err
 	}
-	d := &daemon{cfg: cfg, log: log, metrics: newMetrics(version, log), health: &health{}}
+	files, err := loadTLS(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	d := &daemon{cfg: cfg, log: log, metrics: newMetrics(version, log), health: &health{}, files: files}
+	whole := false
+	defer func() {
+		if !whole {
+			d.close()
+		}
+	}()
 	if d.dataDir, err = openDataDir(cfg.DataDir); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
@@ -62,8 +78,18 @@ func newDaemon(cfg *Config, log *zap.Logger, version string, stop <-chan struct{
 	if err != nil {
 		return nil, err
 	}
+	if files.key != nil {
+		node = files.key.ID
+	}
+	if d.events, err = openEvents(cfg, files, d.metrics, d.health); err != nil {
+		return nil, fmt.Errorf("the store of seen names: %w", err)
+	}
 	d.connect(view, output.Meta{Version: version, Node: node}, stop)
+	for file, cert := range files.certificates {
+		d.metrics.gauge("certificate_not_after_seconds", "When a certificate ends, in seconds since 1970.", prometheus.Labels{"file": file}, func() float64 { return notAfter(cert) })
+	}
 	d.metrics.watchFolders(cfg.DataDir, d.minutes.dir)
+	whole = true
 	return d, nil
 }
 
@@ -86,6 +112,7 @@ func (d *daemon) connect(v *view, meta output.Meta, stop <-chan struct{}) {
 		w := &worker{
 			in: chunks, turns: make(chan turn, 1), harvest: make(chan *tally, 1), done: make(chan struct{}),
 			blocks: d.blocks, empty: empty, free: d.reading.free, metrics: d.metrics, dump: d.dump,
+			seen: d.events.seen, names: d.events.names, spare: d.events.spare, fresh: d.events.spare.take(),
 			settings: workerSettings{
 				hash:      d.cfg.HistogramHash,
 				threshold: d.cfg.HistogramHLLExplicitThreshold,
@@ -121,19 +148,27 @@ func (d *daemon) serve(read func() error) error {
 	stages.Go(func() {
 		workers.Wait()
 		close(d.blocks)
+		close(d.events.names)
 		close(d.ended)
 	})
+	stages.Go(d.events.run)
 	stages.Go(d.minute.run)
 	stages.Go(d.sessions.run)
 	stages.Go(d.minutes.run)
+	d.served = true
 	err := read()
 	stages.Wait()
 	d.log.Info("stopped", zap.Any("frames", d.metrics.ends()))
 	return err
 }
 
+// close gives back what newDaemon opened and serve has not closed.
 func (d *daemon) close() error {
-	err := d.dataDir.Close()
+	var err error
+	if !d.served && d.events != nil {
+		err = d.events.seen.Close()
+	}
+	err = errors.Join(err, d.dataDir.Close())
 	if d.dump != nil {
 		err = errors.Join(err, d.dump.file.Close())
 	}
@@ -143,10 +178,13 @@ func (d *daemon) close() error {
 // openDataDir makes data_dir and the folders below it, and locks it: two
 // daemons would take each other's unfinished files for left-overs.
 func openDataDir(path string) (*os.File, error) {
-	if err := os.MkdirAll(path, 0o750); err != nil {
+	// The lock is on a folder in it: input_unix may be in data_dir, and the
+	// folder of a socket is locked while it is made.
+	locked := filepath.Join(path, "parquet")
+	if err := os.MkdirAll(locked, 0o750); err != nil {
 		return nil, err
 	}
-	dir, err := os.Open(path)
+	dir, err := os.Open(locked)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +201,7 @@ func openDataDir(path string) (*os.File, error) {
 }
 
 // Run serves until ctx ends, then drains, and returns when all that was read is
-// written. SIGUSR1 in signals ends the interval. An error means that the daemon
+// written. Of signals, SIGUSR1 ends the interval and SIGHUP reloads. An error means that the daemon
 // could not start.
 func Run(ctx context.Context, cfg *Config, log *zap.Logger, signals <-chan os.Signal, version string) error {
 	d, err := newDaemon(cfg, log, version, ctx.Done())
@@ -183,21 +221,22 @@ func Run(ctx context.Context, cfg *Config, log *zap.Logger, signals <-chan os.Si
 	if err != nil {
 		return err
 	}
-	rotate := make(chan struct{})
+	rotate := make(chan *view)
 	d.minute.rotate = rotate
-	go forward(ctx, signals, rotate)
+	d.minute.viewed = d.reloaded
+	d.reloads.register(d.metrics)
+	go d.obey(ctx, signals, rotate)
 
-	l := &listening{inputs: inputs, limit: cfg.MaxConnections, shared: &d.reading, tls: d.minute.view.inputTLS}
+	l := &listening{inputs: inputs, limit: cfg.MaxConnections, shared: &d.reading, tls: d.files.inputTLS}
 	for _, in := range inputs {
 		log.Info("listening", zap.String("input", in.name), zap.Stringer("address", in.Addr()))
 	}
 	log.Info("started", zap.String("version", version), zap.Int("workers", len(d.workers)), zap.Int("well_known_names", d.minute.view.names.Len()))
 	d.notify(stateReady)
-	return d.serve(func() error {
-		context.AfterFunc(ctx, func() { d.notify(stateStopping) })
-		l.run(ctx.Done())
-		return nil
-	})
+	var told sync.WaitGroup
+	told.Go(func() { <-ctx.Done(); d.notify(stateStopping) })
+	defer told.Wait()
+	return d.serve(func() error { l.run(ctx.Done()); return nil })
 }
 
 // Replay puts capture files through the same stages, writes everything out and
@@ -215,23 +254,8 @@ func Replay(ctx context.Context, cfg *Config, log *zap.Logger, files []string, v
 // and creates nothing. The error joins all that is wrong.
 func Check(cfg *Config) error {
 	_, err := loadView(cfg)
-	return err
-}
-
-// forward turns signals into requests, until ctx ends.
-func forward(ctx context.Context, signals <-chan os.Signal, rotate chan<- struct{}) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-signals:
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case rotate <- struct{}{}:
-		}
-	}
+	_, errTLS := loadTLS(cfg, zap.NewNop())
+	return errors.Join(err, errTLS)
 }
 
 // notify tells the service manager, if there is one. It is no reason to stop

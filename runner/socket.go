@@ -44,8 +44,8 @@ func listenUnix(path string, mode fs.FileMode, group string) (*unixSocket, error
 		return nil, err
 	}
 	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", dir.Name(), err)
+	if err := lockFolder(dir); err != nil {
+		return nil, err
 	}
 	if err := replaceable(path); err != nil {
 		return nil, err
@@ -61,7 +61,11 @@ func listenUnix(path string, mode fs.FileMode, group string) (*unixSocket, error
 	}
 	file := os.NewFile(uintptr(fd), path)
 	defer file.Close()
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: temp}); err != nil {
+	bound := temp
+	if len(bound) > unixPathLimit { // it may be longer than path
+		bound = fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(temp))
+	}
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: bound}); err != nil {
 		return nil, fmt.Errorf("bind %s: %w", temp, err)
 	}
 	defer os.Remove(temp) // gone already if all goes well
@@ -90,6 +94,24 @@ func listenUnix(path string, mode fs.FileMode, group string) (*unixSocket, error
 		return nil, err
 	}
 	return &unixSocket{Listener: l, path: path, info: info}, nil
+}
+
+// lockWait is how long another one that makes a socket in the same folder is
+// waited for.
+const lockWait = 5 * time.Second
+
+func lockFolder(dir *os.File) error {
+	deadline := time.Now().Add(lockWait)
+	for {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if err != unix.EINTR && (err != unix.EWOULDBLOCK || time.Now().After(deadline)) {
+			return fmt.Errorf("lock %s: %w", dir.Name(), err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // replaceable returns nil if a socket may be put at path.

@@ -2,8 +2,6 @@ package runner
 
 import (
 	"bytes"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -12,14 +10,14 @@ import (
 	"edm/store"
 )
 
-// A view is everything that is read from files: lists, key, certificates. It
-// is never changed: to read them again is to make another one.
+// A view is everything that a reload replaces: the lists, the key of the
+// pseudonyms. It is never changed: to read them again is to make another one.
+// (Certificates are read again when they change, see tlsFiles.)
 type view struct {
 	names          *store.Dictionary // well known; nil if there is no list
 	ignoredNames   *store.Dictionary // nil if there is no list, or none on it
 	ignoredClients *store.Clients    // nil if there is no list, or none on it
 	cipher         *cryptopan.Cipher
-	inputTLS       *tls.Config // nil without input_tls
 	sessionFiles   bool
 }
 
@@ -65,12 +63,6 @@ func loadView(cfg *Config) (*view, error) {
 			return err
 		})
 	}
-	if cfg.InputTLS != "" {
-		load("input_tls", func() (err error) {
-			v.inputTLS, err = loadInputTLS(cfg)
-			return err
-		})
-	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -86,31 +78,13 @@ func loadCipher(cfg *Config) (*cryptopan.Cipher, error) {
 		if err != nil {
 			return nil, err
 		}
-		key = bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r"))
+		if line, ok := bytes.CutSuffix(b, []byte("\n")); ok {
+			b = bytes.TrimSuffix(line, []byte("\r"))
+		}
+		key = b
 		if len(key) == 0 {
 			return nil, fmt.Errorf("%s is empty", path)
 		}
 	}
 	return cryptopan.New(key, []byte(cfg.CryptopanKeySalt))
-}
-
-// loadInputTLS reads the certificate of input_tls, and the authorities that
-// clients must show a certificate of.
-func loadInputTLS(cfg *Config) (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(cfg.InputTLSCertFile, cfg.InputTLSKeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("%s and %s: %w", cfg.InputTLSCertFile, cfg.InputTLSKeyFile, err)
-	}
-	t := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}}
-	if path := cfg.InputTLSClientCAFile; path != "" {
-		pem, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		t.ClientCAs, t.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-		if !t.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no certificate in PEM", path)
-		}
-	}
-	return t, nil
 }

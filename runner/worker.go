@@ -9,6 +9,7 @@ import (
 	"edm/cryptopan"
 	"edm/dnstap"
 	"edm/output"
+	"edm/store"
 )
 
 // A worker takes chunks of frames, and frame after frame decides what becomes
@@ -29,11 +30,15 @@ type worker struct {
 	metrics  *metrics
 	settings workerSettings
 	dump     *dump // nil unless debug_dnstap_filename is set
+	seen     *store.Seen
+	names    chan<- *store.Names
+	spare    *namesList
 
 	// Its own.
 	view     *view
 	tally    *tally
 	block    *output.Block // nil until there is a row
+	fresh    *store.Names  // names of this chunk that are not in memory
 	cache    *cryptopan.Cache
 	counts   frameCounts
 	message  dnstap.Message
@@ -98,8 +103,34 @@ func (w *worker) chunk(c *dnstap.Chunk) {
 		w.frame(frame)
 	}
 	w.free.give(c)
+	if w.fresh.Len() > 0 {
+		w.sendNames()
+	}
 	w.counts.hits = w.cache.TakeHits()
 	w.metrics.add(&w.counts)
+}
+
+// namesWait is how long a worker waits for the store to take names.
+const namesWait = 20 * time.Millisecond
+
+// sendNames hands over the names that are not in memory. If the store does not
+// take them soon, they are forgotten, and are new when they are seen next.
+func (w *worker) sendNames() {
+	select {
+	case w.names <- w.fresh:
+		w.fresh = w.spare.take()
+		return
+	default:
+	}
+	timer := time.NewTimer(namesWait)
+	defer timer.Stop()
+	select {
+	case w.names <- w.fresh:
+		w.fresh = w.spare.take()
+	case <-timer.C:
+		w.counts.forgotten += uint64(w.fresh.Len())
+		w.fresh.Reset()
+	}
 }
 
 // frame decides what becomes of one frame. Each way out counts it once.
@@ -144,6 +175,9 @@ func (w *worker) frame(frame []byte) {
 		return
 	}
 	w.counts.results[session]++
+	if print := w.seen.Fingerprint(q.Name()); !w.seen.Known(print) {
+		w.fresh.Add(print, store.Sighting{Name: q.Name(), Flags: q.Flags, Type: q.Type, Class: q.Class, Minute: w.now / 60e6})
+	}
 	if w.view.sessionFiles {
 		w.session(client)
 	}

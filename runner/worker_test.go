@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"edm/cryptopan"
 	"edm/dnstap"
 	"edm/output"
+	"edm/store"
 	"edm/traffic"
 )
 
@@ -34,6 +36,7 @@ func list(t testing.TB, lines string) string {
 // testView is a view with the given lists; an empty one is none.
 func testView(t testing.TB, names, ignoredNames, ignoredClients string) *view {
 	t.Helper()
+	testSeen() // outside of any bubble of fake time
 	cfg := DefaultConfig()
 	cfg.CryptopanKey = "secret"
 	if names != "" {
@@ -52,9 +55,24 @@ func testView(t testing.TB, names, ignoredNames, ignoredClients string) *view {
 	return v
 }
 
+// testSeen is a store that all tests of workers ask, and that nobody commits to.
+var testSeen = sync.OnceValue(func() *store.Seen {
+	dir, err := os.MkdirTemp("", "edm-seen-")
+	if err != nil {
+		panic(err)
+	}
+	s, err := store.OpenSeen(store.SeenOptions{Dir: dir, Entries: 1000})
+	if err != nil {
+		panic(err)
+	}
+	os.RemoveAll(dir) // it stays open until the tests end
+	return s
+})
+
 // testWorker is a worker on its own, that nothing sends to.
 func testWorker(v *view) *worker {
 	w := &worker{
+		seen: testSeen(), names: make(chan *store.Names, 1000), spare: &namesList{}, fresh: new(store.Names),
 		turns: make(chan turn, 1), harvest: make(chan *tally, 1), done: make(chan struct{}),
 		blocks: make(chan *output.Block, 100), empty: &blockList{}, free: newFreeList(1 << 16),
 		metrics:  newMetrics("test", zap.NewNop()),
@@ -373,11 +391,14 @@ func TestWorkerDoesNotAllocate(t *testing.T) {
 	w := testWorker(testView(t, string(lines), "ignored.example\n", "203.0.113.0/24\n"))
 	c := &dnstap.Chunk{Buf: append([]byte(nil), pool.Framed(0, pool.Len())...)}
 	keep := w.free
+	fresh := make(chan *store.Names, 1)
+	w.names = fresh
 	pass := func() {
 		c.N = copy(c.Buf, pool.Framed(0, pool.Len()))
 		w.chunk(c)
 		keep.free = keep.free[:0]
 		w.block.Reset()
+		w.spare.give(<-fresh)
 	}
 	for range 3 {
 		pass() // until every sketch and the block have their size
@@ -407,8 +428,8 @@ func BenchmarkWorker(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			w := testWorker(v)
 			w.settings.cache = 500_000
-			blocks := make(chan *output.Block, 100)
-			w.blocks = blocks
+			blocks, fresh := make(chan *output.Block, 100), make(chan *store.Names, 1)
+			w.blocks, w.names = blocks, fresh
 			w.cache = cryptopan.NewCache(v.cipher, w.settings.cache)
 			const per = 400 // frames in a chunk
 			c := &dnstap.Chunk{Buf: make([]byte, 1<<20)}
@@ -422,6 +443,9 @@ func BenchmarkWorker(b *testing.B) {
 				}
 				w.chunk(c)
 				w.free.free = w.free.free[:0]
+				for len(names) > 0 {
+					w.spare.give(<-fresh)
+				}
 				for len(blocks) > 0 {
 					w.empty.give(<-blocks)
 				}

@@ -96,10 +96,17 @@ func (t fingerprints) add(fingerprint uint64) bool {
 // contains reports whether the set remembers a fingerprint, which is not 0.
 func (m *memory) contains(fingerprint uint64) bool {
 	g := m.generations.Load()
-	return g.young.contains(fingerprint) || g.old.contains(fingerprint)
+	// Of a large table, the time is that of waiting for memory. Both tables are
+	// equally long: so they wait together.
+	at := g.young.slot(fingerprint)
+	young, old := atomic.LoadUint64(&g.young[at]), atomic.LoadUint64(&g.old[at])
+	if young == fingerprint || old == fingerprint {
+		return true
+	}
+	return young != 0 && g.young.contains(fingerprint) || old != 0 && g.old.contains(fingerprint)
 }
 
-// add adds a fingerprint, which is not 0.
+// add adds a fingerprint that is not 0 and that the set does not remember.
 func (m *memory) add(fingerprint uint64) {
 	g := m.generations.Load()
 	if !g.young.add(fingerprint) {

@@ -1,0 +1,79 @@
+package output
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// A SigningKey signs events and uploads. It is what is enrolled for this node:
+// an Ed25519 private key with its key id, the name that Core knows the node by.
+type SigningKey struct {
+	ID    string
+	NoAlg bool // the file says no algorithm: Core refuses what such a node sends
+
+	private ed25519.PrivateKey
+}
+
+// ReadSigningKey reads a JWK (RFC 7517, 8037) from a file.
+func ReadSigningKey(path string) (*SigningKey, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	k, err := parseSigningKey(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return k, nil
+}
+
+func parseSigningKey(b []byte) (*SigningKey, error) {
+	var j struct {
+		Kty string          `json:"kty"`
+		Crv string          `json:"crv"`
+		Alg string          `json:"alg"`
+		Kid string          `json:"kid"`
+		D   string          `json:"d"`
+		X   string          `json:"x"`
+		Set json.RawMessage `json:"keys"`
+	}
+	// The error of encoding/json may quote the input, which is a secret.
+	if json.Unmarshal(b, &j) != nil {
+		return nil, errors.New("it is not a JWK: no JSON object, or a member of another type")
+	}
+	switch {
+	case j.Set != nil:
+		return nil, errors.New("it is a set of keys, give the file of one private key")
+	case j.Kty != "OKP" || j.Crv != "Ed25519":
+		return nil, fmt.Errorf("it is a key of type %q and curve %q, edm signs with OKP and Ed25519", j.Kty, j.Crv)
+	case j.Alg != "" && j.Alg != "EdDSA" && j.Alg != "Ed25519":
+		return nil, fmt.Errorf("it is for the algorithm %q, edm signs with EdDSA", j.Alg)
+	case j.D == "":
+		return nil, errors.New("it is the public key, signing takes the private one (with a member \"d\")")
+	case j.Kid == "":
+		return nil, errors.New("it has no key id (\"kid\"), which names the node")
+	case strings.ContainsAny(j.Kid, "/+#\x00"):
+		return nil, fmt.Errorf("its key id %q cannot be a level of an MQTT topic", j.Kid)
+	}
+	seed, err := base64.RawURLEncoding.DecodeString(j.D)
+	if err != nil || len(seed) != ed25519.SeedSize {
+		return nil, errors.New("its private part (\"d\") is not 32 octets in base64url")
+	}
+	k := &SigningKey{ID: j.Kid, NoAlg: j.Alg == "", private: ed25519.NewKeyFromSeed(seed)}
+	public, err := base64.RawURLEncoding.DecodeString(j.X)
+	if err != nil || !bytes.Equal(public, k.private.Public().(ed25519.PublicKey)) {
+		return nil, errors.New("its public part (\"x\") does not belong to its private part (\"d\")")
+	}
+	return k, nil
+}
+
+// Topic is the MQTT topic of the events of this node.
+func (k *SigningKey) Topic() string { return "events/up/" + k.ID + "/new_qname" }
+
+func (k *SigningKey) sign(message []byte) []byte { return ed25519.Sign(k.private, message) }

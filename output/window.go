@@ -1,0 +1,368 @@
+package output
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho/log"
+	"github.com/eclipse/paho.golang/paho/session"
+)
+
+const (
+	// maxInFlight bounds the events that are sent and not answered, whatever
+	// the broker would take: enough for 20 000 a second over 200 ms.
+	maxInFlight = 4096
+	// maxReady bounds the events that are read and not sent.
+	maxReady = 4 * batchEvents
+)
+
+// A window holds the events that are on their way: read, sent, to be sent
+// again, and done with. Senders take from it and wait in it.
+//
+// For autopaho it is the session: it is told of each connection, of its end,
+// and of each PUBACK.
+type window struct {
+	p    *Publisher
+	done chan struct{} // room for one: takeDone has something
+
+	mu      sync.Mutex
+	changed sync.Cond // of what is below
+
+	// All guarded by mu.
+	conn      *brokerConn // nil while there is none
+	stopped   bool
+	ready     []Event                 // read, in order
+	retry     []Event                 // sent before, and not taken
+	flights   [maxInFlight + 1]flight // by packet identifier
+	free      []uint16                // identifiers
+	flying    int                     // identifiers in use
+	finished  []uint64                // numbers for takeDone
+	largest   int                     // packet that the broker takes; 0 = any
+	delivered uint64                  // events that the broker took, ever
+	onThis    uint64                  // of them, by this connection
+	refusals  int                     // of different moments, in a row
+	resumeAt  time.Time               // nothing is sent before
+	quick     int                     // connections in a row that ended before they took anything
+}
+
+// A flight is an event that was sent, or is about to be.
+type flight struct {
+	event     Event
+	at        time.Time // zero: the identifier is free
+	delivered uint64    // by all connections, when it was sent
+}
+
+// A brokerConn is the connection that autopaho keeps.
+type brokerConn struct{ io.Writer }
+
+// write writes whole packets, in between those that paho writes.
+func (c *brokerConn) write(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	if lock, ok := c.Writer.(sync.Locker); ok {
+		lock.Lock()
+		defer lock.Unlock()
+	}
+	if _, err := c.Write(b); err != nil {
+		c.close() // paho's reader notices, and tells the window
+	}
+}
+
+func (c *brokerConn) close() {
+	if closer, ok := c.Writer.(io.Closer); ok {
+		_ = closer.Close() // it is lost anyway
+	}
+}
+
+func newWindow(p *Publisher) *window {
+	w := &window{p: p, done: make(chan struct{}, 1)}
+	w.changed.L = &w.mu
+	return w
+}
+
+// put adds events that were read. It waits for room, and reports false when the
+// window was stopped.
+func (w *window) put(batch []Event) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for !w.stopped && len(w.ready) >= maxReady {
+		w.changed.Wait()
+	}
+	w.ready = append(w.ready, batch...)
+	w.changed.Broadcast()
+	return !w.stopped
+}
+
+// A sending is a batch of events that a sender took, the identifiers that they
+// have, and the connection to send them by.
+type sending struct {
+	events []Event
+	ids    []uint16
+	conn   *brokerConn
+	limit  int // octets of a packet; 0 = any
+}
+
+// take fills s with up to batchEvents events, those to be sent again first. It
+// waits for some, for a connection and for room, and reports false when the
+// window was stopped.
+func (w *window) take(s *sending) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for !w.stopped && (w.conn == nil || len(w.free) == 0 || len(w.retry)+len(w.ready) == 0 || time.Now().Before(w.resumeAt)) {
+		w.changed.Wait()
+	}
+	if w.stopped {
+		return false
+	}
+	from := &w.ready
+	if len(w.retry) > 0 {
+		from = &w.retry
+	}
+	n := min(batchEvents, len(*from), len(w.free))
+	s.events = append(s.events[:0], (*from)[:n]...)
+	*from = append((*from)[:0], (*from)[n:]...)
+	s.ids = append(s.ids[:0], w.free[len(w.free)-n:]...)
+	w.free = w.free[:len(w.free)-n]
+	now := time.Now()
+	for i, id := range s.ids {
+		w.flights[id] = flight{s.events[i], now, w.delivered}
+	}
+	w.flying += n
+	s.conn, s.limit = w.conn, w.largest
+	w.changed.Broadcast() // there is room in ready
+	return true
+}
+
+// land frees an identifier. It returns the event that had it, and false if none
+// had: the connection that it belonged to is gone.
+func (w *window) land(id uint16) (flight, bool) {
+	if int(id) >= len(w.flights) || w.flights[id].at.IsZero() {
+		return flight{}, false
+	}
+	f := w.flights[id]
+	w.flights[id] = flight{}
+	w.free = append(w.free, id)
+	w.flying--
+	return f, true
+}
+
+// finish counts what became of an event, and has it removed from the queue.
+func (w *window) finish(e *Event, o Outcome) {
+	w.finished = append(w.finished, e.Number)
+	w.p.o.Counted(o, 1)
+	select {
+	case w.done <- struct{}{}:
+	default:
+	}
+	w.changed.Broadcast()
+}
+
+// over ends a flight without a PUBACK: of an event that is too large for the
+// broker, or was sent with QoS 0. If the connection was lost, the event is sent
+// again.
+func (w *window) over(s *sending, i int, o Outcome) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.conn != s.conn {
+		return
+	}
+	if f, ok := w.land(s.ids[i]); ok {
+		w.finish(&f.event, o)
+	}
+	s.ids[i] = 0 // is no identifier: it may be another event's by now
+}
+
+// PacketReceived is called with each PUBACK.
+func (w *window) PacketReceived(cp *packets.ControlPacket, _ chan<- *packets.Publish) error {
+	ack, ok := cp.Content.(*packets.Puback)
+	if !ok {
+		return fmt.Errorf("a packet of type %d where only PUBACK is due", cp.Type)
+	}
+	w.p.o.Answered(ack.ReasonCode)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f, ok := w.land(ack.PacketID)
+	switch {
+	case !ok:
+	case ack.ReasonCode < 0x80:
+		w.delivered++
+		w.onThis++
+		if w.refusals > 0 {
+			w.refusals, w.resumeAt = 0, time.Time{}
+			w.p.o.State(nil)
+		}
+		w.finish(&f.event, Delivered)
+	default:
+		w.refused(&f, ack)
+	}
+	return nil
+}
+
+// refused puts back an event that the broker did not take, and holds all back
+// for a while. One that is refused again and again while others are taken will
+// never be.
+func (w *window) refused(f *flight, ack *packets.Puback) {
+	if w.delivered > f.delivered {
+		f.event.refused++
+	}
+	if f.event.refused >= refusedTooMuch {
+		w.finish(&f.event, Poisoned)
+		return
+	}
+	w.retry = append(w.retry, f.event)
+	if now := time.Now(); !now.Before(w.resumeAt) {
+		w.refusals++
+		wait := backoff(w.refusals)
+		w.resumeAt = now.Add(wait)
+		time.AfterFunc(wait, w.wakeUp)
+		w.p.o.State(fmt.Errorf("the broker refuses events for topic %s: %s", w.p.o.Key().Topic(), ack.Reason()))
+	}
+}
+
+func (w *window) wakeUp() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.changed.Broadcast()
+}
+
+// ConAckReceived is called with each new connection.
+func (w *window) ConAckReceived(conn io.Writer, _ *packets.Connect, ca *packets.Connack) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	inFlight := maxInFlight
+	w.largest = 0
+	if p := ca.Properties; p != nil {
+		if p.ReceiveMaximum != nil {
+			inFlight = min(inFlight, int(*p.ReceiveMaximum))
+		}
+		if p.MaximumPacketSize != nil {
+			w.largest = int(*p.MaximumPacketSize)
+		}
+		if p.MaximumQOS != nil && *p.MaximumQOS < w.p.o.QoS {
+			return errors.New("the broker takes QoS 0 only, and mqtt_qos is 1")
+		}
+	}
+	w.free = w.free[:0]
+	for id := inFlight; id > 0; id-- {
+		w.free = append(w.free, uint16(id))
+	}
+	w.conn, w.onThis = &brokerConn{conn}, 0
+	w.p.o.Connected(true)
+	if w.refusals == 0 {
+		w.p.o.State(nil)
+	}
+	w.changed.Broadcast()
+	return nil
+}
+
+// ConnectionLost is called when a connection ends, more than once.
+func (w *window) ConnectionLost(d *packets.Disconnect) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.conn == nil {
+		return nil
+	}
+	if w.quick++; w.onThis > 0 {
+		w.quick = 0
+	}
+	for id := range w.flights {
+		if f := &w.flights[id]; !f.at.IsZero() {
+			w.retry = append(w.retry, f.event)
+			*f = flight{}
+		}
+	}
+	w.conn, w.flying, w.free = nil, 0, w.free[:0]
+	w.p.o.Connected(false)
+	if !w.stopped {
+		reason := "the connection to the broker is lost"
+		if d != nil {
+			reason = "the broker closed the connection: " + d.Reason()
+		}
+		w.p.o.State(errors.New(reason))
+	}
+	return nil
+}
+
+// backoff is how long to wait before the nth attempt to connect after the
+// connection was lost. A connection that took nothing counts as an attempt.
+func (w *window) backoff(attempt int) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return backoff(attempt + w.quick)
+}
+
+// watch closes a connection by which an event was not answered in time, until
+// ctx ends.
+func (w *window) watch(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			if conn := w.late(now); conn != nil {
+				conn.close()
+			}
+		}
+	}
+}
+
+// late returns the connection if an event has waited too long for its answer.
+func (w *window) late(now time.Time) *brokerConn {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.flying == 0 {
+		return nil
+	}
+	for id := range w.flights {
+		if f := &w.flights[id]; !f.at.IsZero() && now.Sub(f.at) > packetTimeout {
+			return w.conn
+		}
+	}
+	return nil
+}
+
+// awaitEmpty waits until everything that was read is done with, or the window
+// was stopped.
+func (w *window) awaitEmpty() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for !w.stopped && len(w.ready)+len(w.retry)+w.flying > 0 {
+		w.changed.Wait()
+	}
+}
+
+// stop lets everybody go who waits.
+func (w *window) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	w.changed.Broadcast()
+}
+
+// takeDone returns the numbers of events that are done with, once each.
+func (w *window) takeDone() []uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	numbers := w.finished
+	w.finished = nil
+	return numbers
+}
+
+// What is left of a session has no use here: nothing is kept between two
+// connections, and paho publishes nothing itself.
+
+func (w *window) AddToSession(context.Context, session.Packet, chan<- packets.ControlPacket) error {
+	return errors.New("only the window sends")
+}
+func (w *window) Ack(*packets.Publish) error { return nil }
+func (w *window) Close() error               { return nil }
+func (w *window) SetErrorLogger(log.Logger)  {}
+func (w *window) SetDebugLogger(log.Logger)  {}

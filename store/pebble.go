@@ -1,0 +1,341 @@
+package store
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// files is where a store's files are. Tests have a file system that loses what
+// was not synced, or that fails.
+type files struct {
+	fs vfs.FS // nil = the disk
+}
+
+const (
+	// memTableSize is how much is written before Pebble makes a table of it,
+	// on a disk with room. With this many more may wait to be written.
+	memTableSize    = 16 << 20
+	minMemTableSize = 256 << 10
+	memTables       = 4
+
+	// cacheSize is Pebble's cache. The memtables are taken off it. What is
+	// left has room for the filters, 10 bits a name, of fifty million names: a
+	// filter that is not in the cache is read for every name that is new.
+	cacheSize = memTables*memTableSize + 64<<20
+
+	bitsPerName = 10
+)
+
+// metaVersion is the version of the layout of keys and values. A store of
+// another version is moved aside.
+const metaVersion = 1
+
+// A meta is what a store knows of itself, under keyMeta.
+type meta struct {
+	generation uint64 // the young one
+	since      int64  // when it began, in seconds since 1970
+	oldEmpty   bool
+	key        [2]uint64 // of the fingerprints
+}
+
+// mark is the first byte of the keys of a generation, counted from the young
+// one.
+func (m *meta) mark(age int) byte {
+	return byte(keyMarks + (m.generation+numMarks+uint64(age))%numMarks)
+}
+
+func (m *meta) encode() []byte {
+	b := []byte{metaVersion, 0}
+	if m.oldEmpty {
+		b[1] = 1
+	}
+	b = binary.BigEndian.AppendUint64(b, m.generation)
+	b = binary.BigEndian.AppendUint64(b, uint64(m.since))
+	b = binary.BigEndian.AppendUint64(b, m.key[0])
+	return binary.BigEndian.AppendUint64(b, m.key[1])
+}
+
+func (m *meta) decode(b []byte) error {
+	if len(b) != 2+4*8 || b[0] != metaVersion {
+		return errors.New("the store was made by another version of edm")
+	}
+	m.oldEmpty = b[1] == 1
+	m.generation = binary.BigEndian.Uint64(b[2:])
+	m.since = int64(binary.BigEndian.Uint64(b[10:]))
+	m.key = [2]uint64{binary.BigEndian.Uint64(b[18:]), binary.BigEndian.Uint64(b[26:])}
+	return nil
+}
+
+// OpenSeen opens the store in o.Dir, or makes it. One that is damaged is moved
+// aside, to a name with the time in it, and a fresh one is made: that is told
+// to o.Report, and is no error. Run must be called next.
+func OpenSeen(o SeenOptions) (*Seen, error) {
+	s := &Seen{
+		options: o,
+		pending: make(chan pendingSync, 256),
+		damage:  make(chan damage, 1),
+		lost:    make(chan struct{}),
+		queue:   queue{wake: make(chan struct{}, 1)},
+	}
+	if o.files.fs == nil {
+		s.options.files.fs = vfs.Default
+	}
+	var err error
+	if s.memory, err = newMemory(o.Entries); err != nil {
+		return nil, fmt.Errorf("memory for %d names: %w", o.Entries, err)
+	}
+	err = s.unlessLost(func() error {
+		err := s.open()
+		if err != nil && isDamage(err) {
+			err = s.replace(err)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the store of seen names %s: %w", o.Dir, err), s.memory.free())
+	}
+	s.key = s.meta.key
+	return s, nil
+}
+
+// open opens Pebble and reads what it says of itself. Its error is damage if
+// isDamage says so.
+func (s *Seen) open() error {
+	fs, dir := s.options.files.fs, s.options.Dir
+	if err := makeFolder(fs, dir); err != nil {
+		return environment{err}
+	}
+	lock, err := pebble.LockDirectory(dir, fs)
+	if err != nil {
+		return environment{fmt.Errorf("lock it against other processes: %w", err)}
+	}
+	opened := s.opened.Add(1)
+	o := s.pebbleOptions(lock, opened)
+	defer o.Cache.Unref() // Pebble has a reference of its own
+	s.disk.patient.Store(false)
+	db, err := openPebble(dir, o)
+	if err != nil {
+		return errors.Join(err, lock.Close())
+	}
+	if err := s.load(db); err != nil {
+		return errors.Join(err, db.Close(), lock.Close())
+	}
+	s.disk.patient.Store(true)
+	s.db, s.lock = db, lock
+	return nil
+}
+
+// openPebble opens Pebble, to which some damage is a reason to panic.
+func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("it makes Pebble panic: %v", r)
+		}
+	}()
+	return pebble.Open(dir, o)
+}
+
+// makeFolder makes a folder and those above it, so that they are still there
+// when the power is.
+func makeFolder(fs vfs.FS, dir string) error {
+	if _, err := fs.Stat(dir); err == nil || !errors.Is(err, os.ErrNotExist) {
+		return err // a file is found out when it is locked
+	}
+	above := fs.PathDir(dir)
+	if above != dir {
+		if err := makeFolder(fs, above); err != nil {
+			return err
+		}
+	}
+	if err := fs.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	return syncFolder(fs, above)
+}
+
+func syncFolder(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func (s *Seen) pebbleOptions(lock *pebble.Lock, opened int64) *pebble.Options {
+	o := &pebble.Options{
+		FS:                          patientFS{s.options.files.fs, &s.disk},
+		Lock:                        lock,
+		Cache:                       pebble.NewCache(cacheSize),
+		FormatMajorVersion:          pebble.FormatNewest,
+		MemTableSize:                s.disk.open(s.options),
+		MemTableStopWritesThreshold: memTables,
+		L0CompactionThreshold:       4,
+		MaxOpenFiles:                512,
+		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
+		WALBytesPerSync:             1 << 20,
+		Logger:                      pebbleLogger{s},
+		EventListener: &pebble.EventListener{
+			// Without a listener, Pebble takes this for fatal.
+			DataCorruption: func(i pebble.DataCorruptionInfo) { s.hurt(opened, i.Details) },
+			BackgroundError: func(err error) {
+				if isDamage(err) {
+					s.hurt(opened, err)
+				}
+			},
+		},
+	}
+	if s.options.Sync {
+		o.WALMinSyncInterval = func() time.Duration { return 500 * time.Microsecond }
+	}
+	for i := range o.Levels {
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(bitsPerName)
+	}
+	return o
+}
+
+// load reads what the store says of itself, or writes it if the store is new.
+func (s *Seen) load(db *pebble.DB) error {
+	value, closer, err := db.Get([]byte{keyMeta})
+	if errors.Is(err, pebble.ErrNotFound) {
+		return s.begin(db)
+	}
+	if err != nil {
+		return err
+	}
+	err = s.meta.decode(value)
+	if err = errors.Join(err, closer.Close()); err != nil {
+		return err
+	}
+	return s.loadQueue(db)
+}
+
+// begin makes an empty Pebble a store.
+func (s *Seen) begin(db *pebble.DB) error {
+	it, err := db.NewIter(nil)
+	if err != nil {
+		return err
+	}
+	empty := !it.First()
+	if err := it.Close(); err != nil {
+		return err
+	}
+	if !empty {
+		return errors.New("it was made by another program")
+	}
+	if s.meta, err = newMeta(s.key); err != nil {
+		return environment{err}
+	}
+	next := s.queue.number()
+	b := db.NewBatch()
+	must(b.Set([]byte{keyMeta}, s.meta.encode(), nil))
+	must(b.Set([]byte{keyHead}, encodeHead(next, next), nil))
+	if err := b.Commit(pebble.Sync); err != nil {
+		return err
+	}
+	s.queue.start(next, next, nil)
+	return b.Close()
+}
+
+// loadQueue finds the events that an earlier process left in the queue.
+func (s *Seen) loadQueue(db *pebble.DB) error {
+	value, closer, err := db.Get([]byte{keyHead})
+	if err != nil {
+		return err
+	}
+	head, next, err := decodeHead(value)
+	if err = errors.Join(err, closer.Close()); err != nil {
+		return err
+	}
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: eventKey(nil, head), UpperBound: []byte{keyQueue + 1}})
+	if err != nil {
+		return err
+	}
+	var missing gaps
+	at := head
+	for ok := it.First(); ok; ok = it.Next() {
+		if len(it.Key()) != 9 {
+			return errors.Join(errors.New("an event has a key that is not a number"), it.Close())
+		}
+		number := binary.BigEndian.Uint64(it.Key()[1:])
+		if at < number {
+			missing = append(missing, gap{at, number})
+		}
+		at = number + 1
+	}
+	if at < next {
+		missing = append(missing, gap{at, next})
+	}
+	s.queue.start(head, max(at, next), missing)
+	return it.Close()
+}
+
+// newMeta is the meta of a fresh store, with the key of the one before it, if
+// there was one.
+func newMeta(key [2]uint64) (m meta, err error) {
+	m.key = key
+	if key == [2]uint64{} {
+		var b [16]byte
+		if _, err := rand.Read(b[:]); err != nil {
+			return m, err
+		}
+		m.key = [2]uint64{binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])}
+	}
+	m.since, m.oldEmpty = time.Now().Unix(), true
+	return m, nil
+}
+
+// Close writes and syncs what is left and closes the store. Run has returned,
+// and nobody may ask for names, read or remove any more. It does not wait long for a disk
+// that is full.
+func (s *Seen) Close() error {
+	err := s.unlessLost(func() error {
+		s.disk.giveUp()
+		err := s.writeRemoved()
+		s.mu.Lock()
+		db := s.db
+		s.db = nil
+		s.mu.Unlock()
+		return errors.Join(err, db.Close(), s.lock.Close())
+	})
+	if s.isLost() {
+		return nil // it was reported; who hangs in Pebble may still ask the memory
+	}
+	return errors.Join(err, s.memory.free())
+}
+
+// pebbleLogger takes what Pebble says. Its information is not for operators;
+// what is fatal to it must not end the process.
+type pebbleLogger struct{ s *Seen }
+
+func (pebbleLogger) Infof(string, ...any)  {}
+func (pebbleLogger) Errorf(string, ...any) {} // comes back as an error, too
+
+// Fatalf does not return: Pebble relies on that. The goroutine waits for ever,
+// with what it has locked.
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	why := fatal{text: fmt.Sprintf(format, args...)}
+	for _, a := range args {
+		if err, ok := a.(error); ok {
+			why.cause = err
+		}
+	}
+	_ = l.s.lose(why)
+	select {}
+}
+
+// A fatal is what Pebble died of.
+type fatal struct {
+	text  string
+	cause error // may be nil
+}
+
+func (f fatal) Error() string { return f.text }
+func (f fatal) Unwrap() error { return f.cause }
