@@ -14,7 +14,7 @@ import (
 )
 
 // sessionSchema has the columns of a session file in their order. Only its tags
-// matter: rows are written column by column, and sessionValues follows it.
+// matter: rows are written column by column.
 var sessionSchema = parquet.NewSchema("sessionData", parquet.SchemaOf(struct {
 	Label0       string `parquet:"label0,optional"`
 	Label1       string `parquet:"label1,optional"`
@@ -42,60 +42,115 @@ var sessionSchema = parquet.NewSchema("sessionData", parquet.SchemaOf(struct {
 	Response     []byte `parquet:"response_message,optional"`
 }{}))
 
-// sessionValues has a function for each column behind the labels, nil if all of
-// it is NULL. It returns a record's value, and false for NULL.
-var sessionValues = [...]func(*Block, *record) (parquet.Value, bool){
-	func(b *Block, r *record) (parquet.Value, bool) { return bytesValue(b, r.server) },
-	func(_ *Block, r *record) (parquet.Value, bool) {
-		return parquet.Int64Value(r.queryTime), r.has&HasQueryTime != 0
-	},
-	func(_ *Block, r *record) (parquet.Value, bool) {
-		return parquet.Int64Value(r.responseTime), r.has&HasResponseTime != 0
-	},
-	func(_ *Block, r *record) (parquet.Value, bool) { return v4Value(r.source) },
-	func(_ *Block, r *record) (parquet.Value, bool) { return v4Value(r.dest) },
-	func(_ *Block, r *record) (parquet.Value, bool) { return networkValue(r.source) },
-	func(_ *Block, r *record) (parquet.Value, bool) { return hostValue(r.source) },
-	func(_ *Block, r *record) (parquet.Value, bool) { return networkValue(r.dest) },
-	func(_ *Block, r *record) (parquet.Value, bool) { return hostValue(r.dest) },
-	func(_ *Block, r *record) (parquet.Value, bool) {
-		return parquet.Int32Value(int32(r.sourcePort)), r.has&HasSourcePort != 0
-	},
-	func(_ *Block, r *record) (parquet.Value, bool) {
-		return parquet.Int32Value(int32(r.destPort)), r.has&HasDestPort != 0
-	},
-	func(_ *Block, r *record) (parquet.Value, bool) {
-		return parquet.Int32Value(int32(r.protocol)), r.has&HasProtocol != 0
-	},
-	nil, // query_message: a response has none
-	func(b *Block, r *record) (parquet.Value, bool) { return bytesValue(b, r.response) },
+// The columns behind the labels, by their place in sessionSchema.
+const (
+	colServerID = numLabels + iota
+	colQueryTime
+	colResponseTime
+	colSourceIPv4
+	colDestIPv4
+	colSourceIPv6Network
+	colSourceIPv6Host
+	colDestIPv6Network
+	colDestIPv6Host
+	colSourcePort
+	colDestPort
+	colProtocol
+	colQuery // always NULL: a response has none
+	colResponse
+	sessionColumns
+)
+
+// sessionBatch is how many rows are on their way into the columns at a time: so
+// many that their values stay in the processor's cache.
+const sessionBatch = 128
+
+// A sessionValues holds rows on their way into the columns. NULL costs nothing
+// until something follows it in its column, for most columns are NULL in most
+// rows, or throughout.
+type sessionValues struct {
+	columns [sessionColumns][sessionBatch]parquet.Value
+	n       [sessionColumns]int                         // values set in each, NULL ones up to the last other one
+	nulls   [sessionColumns][sessionBatch]parquet.Value // never changed
 }
 
-func bytesValue(b *Block, s span) (parquet.Value, bool) {
-	return parquet.ByteArrayValue(b.slice(s)), s != null
-}
-
-func v4Value(p cryptopan.Pseudonym) (v parquet.Value, ok bool) {
-	if !p.Is4() {
-		return v, false
+func newSessionValues() *sessionValues {
+	v := &sessionValues{}
+	for c := range v.nulls {
+		for i := range v.nulls[c] {
+			v.nulls[c][i] = parquet.NullValue().Level(0, 0, c)
+		}
 	}
-	return parquet.Int32Value(int32(p.V4())), true
+	return v
 }
 
-func networkValue(p cryptopan.Pseudonym) (v parquet.Value, ok bool) {
-	if !p.IsValid() || p.Is4() {
-		return v, false
+// fill takes up to sessionBatch rows of a block.
+func (v *sessionValues) fill(b *Block, rows []record) {
+	clear(v.n[:])
+	for i := range rows {
+		r := &rows[i]
+		for c := range int(r.labels) {
+			v.set(c, i, parquet.ByteArrayValue(b.label(r, c)))
+		}
+		if r.server != null {
+			v.set(colServerID, i, parquet.ByteArrayValue(b.slice(r.server)))
+		}
+		if r.has&HasQueryTime != 0 {
+			v.set(colQueryTime, i, parquet.Int64Value(r.queryTime))
+		}
+		if r.has&HasResponseTime != 0 {
+			v.set(colResponseTime, i, parquet.Int64Value(r.responseTime))
+		}
+		v.setAddress(colSourceIPv4, colSourceIPv6Network, colSourceIPv6Host, i, &r.source)
+		v.setAddress(colDestIPv4, colDestIPv6Network, colDestIPv6Host, i, &r.dest)
+		if r.has&HasSourcePort != 0 {
+			v.set(colSourcePort, i, parquet.Int32Value(int32(r.sourcePort)))
+		}
+		if r.has&HasDestPort != 0 {
+			v.set(colDestPort, i, parquet.Int32Value(int32(r.destPort)))
+		}
+		if r.has&HasProtocol != 0 {
+			v.set(colProtocol, i, parquet.Int32Value(int32(r.protocol)))
+		}
+		if r.response != null {
+			v.set(colResponse, i, parquet.ByteArrayValue(b.slice(r.response)))
+		}
 	}
-	network, _ := p.V6()
-	return parquet.Int64Value(int64(network)), true
 }
 
-func hostValue(p cryptopan.Pseudonym) (v parquet.Value, ok bool) {
-	if !p.IsValid() || p.Is4() {
-		return v, false
+// setAddress sets the columns of a pseudonym, by its family.
+func (v *sessionValues) setAddress(v4, network, host, i int, p *cryptopan.Pseudonym) {
+	switch {
+	case p.Is4():
+		v.set(v4, i, parquet.Int32Value(int32(p.V4())))
+	case p.IsValid():
+		hi, lo := p.V6()
+		v.set(network, i, parquet.Int64Value(int64(hi)))
+		v.set(host, i, parquet.Int64Value(int64(lo)))
 	}
-	_, host := p.V6()
-	return parquet.Int64Value(int64(host)), true
+}
+
+func (v *sessionValues) set(column, i int, value parquet.Value) {
+	if v.n[column] < i {
+		v.pad(column, i)
+	}
+	v.columns[column][i] = value.Level(0, 1, column)
+	v.n[column] = i + 1
+}
+
+// pad sets NULL up to row n.
+func (v *sessionValues) pad(column, n int) {
+	copy(v.columns[column][v.n[column]:n], v.nulls[column][:])
+	v.n[column] = n
+}
+
+// column returns the values of a column.
+func (v *sessionValues) column(c, rows int) []parquet.Value {
+	if v.n[c] == 0 {
+		return v.nulls[c][:rows]
+	}
+	v.pad(c, rows)
+	return v.columns[c][:rows]
 }
 
 // What is reserved on the disk before a block is written: more than it can
@@ -114,8 +169,7 @@ type SessionFile struct {
 	file    *file
 	parquet *parquet.GenericWriter[any]
 	columns []*parquet.ColumnWriter
-	values  [batchRows]parquet.Value
-	nulls   [][batchRows]parquet.Value // of each column
+	values  *sessionValues
 
 	start   time.Time
 	written int64 // octets given to file
@@ -131,18 +185,12 @@ func CreateSession(dir string, start time.Time) (*SessionFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &SessionFile{file: f, start: start}
+	s := &SessionFile{file: f, start: start, values: newSessionValues()}
 	s.parquet = parquet.NewGenericWriter[any](s.counted(), sessionSchema,
 		parquet.Compression(fastSnappy{&parquet.Snappy}),
 		parquet.CreatedBy("edm", "", ""),
 		parquet.SkipPageBounds("response_message"))
 	s.columns = s.parquet.ColumnWriters()
-	s.nulls = make([][batchRows]parquet.Value, len(s.columns))
-	for c := range s.nulls {
-		for i := range s.nulls[c] {
-			s.nulls[c][i] = parquet.NullValue().Level(0, 0, c)
-		}
-	}
 	return s, nil
 }
 
@@ -207,21 +255,11 @@ func (s *SessionFile) reserve(b *Block) error {
 }
 
 func (s *SessionFile) write(b *Block) error {
-	for from := 0; from < len(b.rows); from += batchRows {
-		rows := b.rows[from:min(from+batchRows, len(b.rows))]
-		labels := 0 // columns that are not NULL throughout
-		for i := range rows {
-			labels = max(labels, int(rows[i].labels))
-		}
-		for c := range s.columns {
-			values := s.nulls[c][:len(rows)]
-			switch {
-			case c < labels:
-				values = s.labelValues(b, rows, c)
-			case c >= numLabels && sessionValues[c-numLabels] != nil:
-				values = s.columnValues(b, rows, c)
-			}
-			if _, err := s.columns[c].WriteRowValues(values); err != nil {
+	for from := 0; from < len(b.rows); from += sessionBatch {
+		rows := b.rows[from:min(from+sessionBatch, len(b.rows))]
+		s.values.fill(b, rows)
+		for c, w := range s.columns {
+			if _, err := w.WriteRowValues(s.values.column(c, len(rows))); err != nil {
 				return fmt.Errorf("writing session rows: %w", err)
 			}
 		}
@@ -231,30 +269,6 @@ func (s *SessionFile) write(b *Block) error {
 		return fmt.Errorf("writing session rows: %w", err)
 	}
 	return nil
-}
-
-func (s *SessionFile) labelValues(b *Block, rows []record, column int) []parquet.Value {
-	null := s.nulls[column][0]
-	for i := range rows {
-		if r := &rows[i]; column < int(r.labels) {
-			s.values[i] = parquet.ByteArrayValue(b.label(r, column)).Level(0, 1, column)
-		} else {
-			s.values[i] = null
-		}
-	}
-	return s.values[:len(rows)]
-}
-
-func (s *SessionFile) columnValues(b *Block, rows []record, column int) []parquet.Value {
-	value, null := sessionValues[column-numLabels], s.nulls[column][0]
-	for i := range rows {
-		if v, ok := value(b, &rows[i]); ok {
-			s.values[i] = v.Level(0, 1, column)
-		} else {
-			s.values[i] = null
-		}
-	}
-	return s.values[:len(rows)]
 }
 
 // Commit ends the file and its interval, makes it appear and returns its path.
