@@ -11,14 +11,23 @@ export GOFLAGS := -trimpath
 # What make test meets on the other side: programs that send, and programs that
 # read. Debian's names of packages, for CI=true.
 PACKAGES := unbound bind9 knot-resolver dnsdist pdns-recursor fstrm-bin \
-	postgresql-15 postgresql-client-15 postgresql-15-hll ca-certificates
+	postgresql-15 postgresql-client-15 postgresql-15-hll ca-certificates \
+	mosquitto mosquitto-clients bind9-dnsutils curl file \
+	nix-bin systemd systemd-container
 # Installed only where there is no npm: it may have come from elsewhere.
 NPM_PACKAGES := nodejs npm
+
+# What make install, dist and deb make. The flags are those of nix/package.nix.
+PREFIX ?= /usr/local
+ARCHITECTURES := amd64 arm64
+RELEASE = go build -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
+# All times in a package: when the source was last changed.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME := 10s
 
-.PHONY: help demo build test check format vet staticcheck race fuzz bench packages clean
+.PHONY: help demo build install files dist deb test check format vet staticcheck race fuzz bench packages clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +37,36 @@ demo: ## replay a minute of made-up traffic and show what comes of it, in ./demo
 
 build: ## build the static binary build/edm
 	go build -ldflags '-X main.version=$(VERSION)' -o build/edm .
+
+install: ## build and install, with systemd's files, below DESTDIR and PREFIX=/usr/local
+	$(RELEASE) -o build/release/edm .
+	install -Dm755 build/release/edm '$(DESTDIR)$(PREFIX)/bin/edm'
+	@$(MAKE) --no-print-directory files
+
+files: # what make install installs but the binary
+	install -d '$(DESTDIR)$(PREFIX)/lib/systemd/system'
+	sed 's|/usr/bin/edm|$(PREFIX)/bin/edm|' contrib/systemd/edm.service > '$(DESTDIR)$(PREFIX)/lib/systemd/system/edm.service'
+	chmod 644 '$(DESTDIR)$(PREFIX)/lib/systemd/system/edm.service'
+	install -Dm644 -t '$(DESTDIR)$(PREFIX)/lib/systemd/system' contrib/systemd/edm.socket
+	install -Dm644 -t '$(DESTDIR)$(PREFIX)/lib/sysusers.d' contrib/sysusers.d/edm.conf
+	install -Dm644 -t '$(DESTDIR)$(PREFIX)/lib/tmpfiles.d' contrib/tmpfiles.d/edm.conf
+	install -Dm644 -t '$(DESTDIR)$(PREFIX)/share/doc/edm' README.md CHANGELOG.md LICENSE edm.toml.example
+
+# The same source and the same Go make the same bytes, wherever they are built.
+dist: ## static binaries for Linux in dist/, with checksums and what is in them
+	rm -rf dist && mkdir dist
+	@set -eu; for arch in $(ARCHITECTURES); do \
+		file=dist/edm-$(VERSION)-linux-$$arch; \
+		echo "building $$file"; \
+		GOOS=linux GOARCH=$$arch $(RELEASE) -o $$file .; \
+		go version -m $$file | sed '1s|^[^:]*|'$${file##*/}'|' > $$file.sbom.txt; \
+	done
+	cd dist && sha256sum edm-* > SHA256SUMS
+
+deb: dist ## Debian packages of these binaries, in dist/
+	@set -eu; for arch in $(ARCHITECTURES); do \
+		contrib/debian/build.sh dist/edm-$(VERSION)-linux-$$arch $$arch dist/edm_$(VERSION)_$$arch.deb; done
+	cd dist && sha256sum edm-* edm_* > SHA256SUMS
 
 test: ## test everything; with CI=true install what that needs (root, Debian), and allow no skip
 	@if [ "$$CI" = true ]; then $(MAKE) --no-print-directory packages; fi
@@ -78,4 +117,4 @@ packages: # install the Debian packages that make test needs, as root
 	apt-get install -qq -y --no-install-recommends $$missing >/dev/null
 
 clean: ## remove what make has made
-	rm -rf build demo
+	rm -rf build demo dist

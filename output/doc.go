@@ -1,4 +1,5 @@
-// Package output makes what leaves edm: histogram files and session files.
+// Package output makes what leaves edm: histogram files and session files, their
+// upload, and events.
 //
 // A histogram file has one row for each well-known name that was asked for in
 // an interval: its counts, and how many clients asked, with a sketch of the
@@ -11,6 +12,14 @@
 //	histogram.go  rows of counts → dns_histogram-….parquet
 //	block.go      session rows in columns, collected in memory
 //	session.go    blocks → dns_session_block-….parquet
+//	outbox.go     the folders of finished files: outbox → sent or refused
+//	upload.go     what is uploaded when, and what is deleted
+//	request.go    one try to upload a file, and what its answer means
+//	httpsig.go    HTTP message signatures (RFC 9421)
+//	keys.go       the key that signs, and the node that it names
+//	event.go      a new name → a signed event
+//	publish.go    events → the broker, with
+//	window.go     those that are on their way
 //
 // Three rules hold everywhere in it:
 //
@@ -23,8 +32,8 @@
 //     replaces another. If the call that ends it returns an error, there is no
 //     file.
 //
-// Nothing here logs or counts, and nothing starts a goroutine. A file, a block
-// and a sketch each have one owner at a time.
+// Nothing here logs or counts; the Publisher and the Uploader call what they
+// were given. A file, a block and a sketch each have one owner at a time.
 //
 // Specifications: Apache Parquet (github.com/apache/parquet-format), sketches
 // as in github.com/aggregateknowledge/hll-storage-spec version 1.

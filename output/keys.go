@@ -7,9 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strconv"
 	"strings"
+	"unicode"
 )
+
+// longestID leaves room for the rest of a topic, which has up to 65535 octets.
+const longestID = 65000
 
 // A SigningKey signs events and uploads. It is what is enrolled for this node:
 // an Ed25519 private key with its key id, the name that Core knows the node by.
@@ -51,14 +57,14 @@ func parseSigningKey(b []byte) (*SigningKey, error) {
 	case j.Set != nil:
 		return nil, errors.New("it is a set of keys, give the file of one private key")
 	case j.Kty != "OKP" || j.Crv != "Ed25519":
-		return nil, fmt.Errorf("it is a key of type %q and curve %q, edm signs with OKP and Ed25519", j.Kty, j.Crv)
+		return nil, fmt.Errorf("it is a key of type %s and curve %s, edm signs with OKP and Ed25519", shown(j.Kty), shown(j.Crv))
 	case j.Alg != "" && j.Alg != "EdDSA" && j.Alg != "Ed25519":
-		return nil, fmt.Errorf("it is for the algorithm %q, edm signs with EdDSA", j.Alg)
+		return nil, fmt.Errorf("it is for the algorithm %s, edm signs with EdDSA", shown(j.Alg))
 	case j.D == "":
 		return nil, errors.New("it is the public key, signing takes the private one (with a member \"d\")")
 	case j.Kid == "":
 		return nil, errors.New("it has no key id (\"kid\"), which names the node")
-	case strings.ContainsAny(j.Kid, "/+#\x00"):
+	case strings.ContainsAny(j.Kid, "/+#") || strings.ContainsFunc(j.Kid, unicode.IsControl) || len(j.Kid) > longestID:
 		return nil, fmt.Errorf("its key id %q cannot be a level of an MQTT topic", j.Kid)
 	}
 	seed, err := base64.RawURLEncoding.DecodeString(j.D)
@@ -73,7 +79,19 @@ func parseSigningKey(b []byte) (*SigningKey, error) {
 	return k, nil
 }
 
+// shown quotes what should be the name of a type, a curve or an algorithm. What
+// is longer may be the key in the wrong place.
+func shown(s string) string {
+	if len(s) > 16 {
+		return "(not shown)"
+	}
+	return strconv.Quote(s)
+}
+
 // Topic is the MQTT topic of the events of this node.
 func (k *SigningKey) Topic() string { return "events/up/" + k.ID + "/new_qname" }
+
+// Format keeps the private key out of what is printed, with any verb.
+func (k SigningKey) Format(f fmt.State, _ rune) { io.WriteString(f, k.ID) }
 
 func (k *SigningKey) sign(message []byte) []byte { return ed25519.Sign(k.private, message) }

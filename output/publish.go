@@ -3,15 +3,16 @@ package output
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"runtime"
 	"sync"
 	"time"
 
 	"github.com/eclipse/paho.golang/autopaho"
+	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 )
 
@@ -29,6 +30,7 @@ import (
 type Publisher struct {
 	o      PublisherOptions
 	window *window
+	dial   func(context.Context, autopaho.ClientConfig, *url.URL) (net.Conn, error) // nil: autopaho does
 }
 
 // PublisherOptions are what a Publisher needs. Its functions are called by
@@ -76,11 +78,13 @@ const NumOutcomes = int(numOutcomes)
 const (
 	batchEvents = 64 // in one write, and one signer's at a time
 
-	packetTimeout  = 60 * time.Second
-	connectTimeout = 10 * time.Second
-	longestBackoff = 5 * time.Minute
-	removeEvery    = 5 * time.Millisecond
-	refusedTooMuch = 5 // times, while others were taken
+	packetTimeout   = 60 * time.Second
+	connectTimeout  = 10 * time.Second
+	longConnection  = time.Minute            // is of use even if there was nothing to send
+	shortestBackoff = 100 * time.Millisecond // between two connections, of whatever use
+	longestBackoff  = 5 * time.Minute
+	removeEvery     = 5 * time.Millisecond
+	refusedTooMuch  = 5 // times, while others were taken
 )
 
 // NewPublisher returns a publisher that does nothing until Run.
@@ -112,11 +116,13 @@ func (p *Publisher) Run(ctx context.Context, closing <-chan struct{}) error {
 	}
 	cancel()
 	p.window.stop()
-	// The broker gets a moment to see DISCONNECT; a sender may hang in a write
-	// until then.
+	// The broker gets a moment to see DISCONNECT. If it reads nothing, a sender
+	// hangs in a write until the connection is closed.
 	end, done := context.WithTimeout(context.Background(), time.Second)
 	defer done()
-	err = errors.Join(err, conn.Disconnect(end))
+	if conn.Disconnect(end) != nil {
+		p.window.hangUp()
+	}
 	stages.Wait()
 	p.removeDone()
 	return err
@@ -129,6 +135,7 @@ func (p *Publisher) autopaho() autopaho.ClientConfig {
 		KeepAlive:                     uint16(p.o.KeepAlive / time.Second),
 		CleanStartOnInitialConnection: true,
 		ConnectTimeout:                connectTimeout,
+		AttemptConnection:             p.dial,
 		ReconnectBackoff:              p.window.backoff,
 		ConnectPacketBuilder: func(c *paho.Connect, _ *url.URL) (*paho.Connect, error) {
 			c.CleanStart = true // only our own queue sends again
@@ -140,9 +147,19 @@ func (p *Publisher) autopaho() autopaho.ClientConfig {
 		},
 		ClientConfig: paho.ClientConfig{
 			Session:       p.window,
+			AuthHandler:   unauthenticated{},
 			PacketTimeout: connectTimeout,
 		},
 	}
+}
+
+// unauthenticated answers a broker that wants the extended authentication of
+// MQTT 5, which we never ask for. Without it, paho panics.
+type unauthenticated struct{}
+
+func (unauthenticated) Authenticated() {}
+func (unauthenticated) Authenticate(*paho.Auth) *paho.Auth {
+	return &paho.Auth{ReasonCode: packets.AuthContinueAuthentication}
 }
 
 // backoff is how long to wait before the nth attempt after a failure: none
@@ -200,14 +217,14 @@ func (p *Publisher) read(ctx context.Context, closing <-chan struct{}) error {
 func (p *Publisher) send() {
 	var s *signer
 	var taken sending
-	var packets []byte
+	var out []byte
 	for p.window.take(&taken) {
 		if key := p.o.Key(); s == nil || s.key != key {
 			s = newSigner(key)
 		}
-		packets = p.packets(packets[:0], s, &taken)
-		taken.conn.write(packets)
-		if p.o.QoS == 0 {
+		out = p.packets(out[:0], s, &taken)
+		written := taken.conn.write(out)
+		if p.o.QoS == 0 && written {
 			for i := range taken.ids {
 				p.window.over(&taken, i, Delivered)
 			}
@@ -218,7 +235,6 @@ func (p *Publisher) send() {
 // packets appends a PUBLISH of each event that the broker takes.
 func (p *Publisher) packets(dst []byte, s *signer, taken *sending) []byte {
 	topic := s.key.Topic()
-	unstorable := 0
 	for i := range taken.events {
 		e := &taken.events[i]
 		start := len(dst)
@@ -226,14 +242,7 @@ func (p *Publisher) packets(dst []byte, s *signer, taken *sending) []byte {
 		if taken.limit > 0 && len(dst)-start > taken.limit {
 			dst = dst[:start]
 			p.window.over(taken, i, TooLarge)
-			continue
 		}
-		if !e.storable() {
-			unstorable++
-		}
-	}
-	if unstorable > 0 {
-		p.o.Counted(Unstorable, unstorable)
 	}
 	return dst
 }

@@ -1,10 +1,12 @@
 package output
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,43 +37,49 @@ type window struct {
 
 	// All guarded by mu.
 	conn      *brokerConn // nil while there is none
+	since     time.Time   // when conn came, or the one before it
 	stopped   bool
 	ready     []Event                 // read, in order
 	retry     []Event                 // sent before, and not taken
 	flights   [maxInFlight + 1]flight // by packet identifier
-	free      []uint16                // identifiers
+	last      uint16                  // identifier that was used
 	flying    int                     // identifiers in use
+	inFlight  int                     // that may be
 	finished  []uint64                // numbers for takeDone
 	largest   int                     // packet that the broker takes; 0 = any
 	delivered uint64                  // events that the broker took, ever
 	onThis    uint64                  // of them, by this connection
-	refusals  int                     // of different moments, in a row
-	resumeAt  time.Time               // nothing is sent before
-	quick     int                     // connections in a row that ended before they took anything
+	quick     int                     // connections in a row that were of no use
+
+	// All guarded by mu.
+	refusal  error     // the last one, until events are taken again
+	refusals int       // of different moments, with nothing taken in between
+	before   uint64    // delivered, at the last of them
+	resumeAt time.Time // nothing is sent before
 }
 
 // A flight is an event that was sent, or is about to be.
 type flight struct {
-	event     Event
-	at        time.Time // zero: the identifier is free
-	delivered uint64    // by all connections, when it was sent
+	event Event
+	at    time.Time // zero: the identifier is free
 }
 
 // A brokerConn is the connection that autopaho keeps.
 type brokerConn struct{ io.Writer }
 
-// write writes whole packets, in between those that paho writes.
-func (c *brokerConn) write(b []byte) {
+// write writes whole packets, in between those that paho writes, and reports
+// whether it could. It does not close a connection that is broken: answers may
+// still be there to read. When there are no more, paho tells the window.
+func (c *brokerConn) write(b []byte) bool {
 	if len(b) == 0 {
-		return
+		return true
 	}
 	if lock, ok := c.Writer.(sync.Locker); ok {
 		lock.Lock()
 		defer lock.Unlock()
 	}
-	if _, err := c.Write(b); err != nil {
-		c.close() // paho's reader notices, and tells the window
-	}
+	_, err := c.Write(b)
+	return err == nil
 }
 
 func (c *brokerConn) close() {
@@ -114,7 +122,7 @@ type sending struct {
 func (w *window) take(s *sending) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for !w.stopped && (w.conn == nil || len(w.free) == 0 || len(w.retry)+len(w.ready) == 0 || time.Now().Before(w.resumeAt)) {
+	for !w.stopped && (w.conn == nil || w.flying >= w.inFlight || len(w.retry)+len(w.ready) == 0 || time.Now().Before(w.resumeAt)) {
 		w.changed.Wait()
 	}
 	if w.stopped {
@@ -124,19 +132,32 @@ func (w *window) take(s *sending) bool {
 	if len(w.retry) > 0 {
 		from = &w.retry
 	}
-	n := min(batchEvents, len(*from), len(w.free))
+	n := min(batchEvents, len(*from), w.inFlight-w.flying)
 	s.events = append(s.events[:0], (*from)[:n]...)
 	*from = append((*from)[:0], (*from)[n:]...)
-	s.ids = append(s.ids[:0], w.free[len(w.free)-n:]...)
-	w.free = w.free[:len(w.free)-n]
+	s.ids = s.ids[:0]
 	now := time.Now()
-	for i, id := range s.ids {
-		w.flights[id] = flight{s.events[i], now, w.delivered}
+	for _, e := range s.events {
+		id := w.identifier()
+		w.flights[id] = flight{e, now}
+		s.ids = append(s.ids, id)
 	}
 	w.flying += n
 	s.conn, s.limit = w.conn, w.largest
 	w.changed.Broadcast() // there is room in ready
 	return true
+}
+
+// identifier returns one that is free, and of those the one that was used the
+// longest ago: should a broker answer twice, the second answer is not taken for
+// that to another event.
+func (w *window) identifier() uint16 {
+	for {
+		w.last = w.last%maxInFlight + 1
+		if w.flights[w.last].at.IsZero() {
+			return w.last
+		}
+	}
 }
 
 // land frees an identifier. It returns the event that had it, and false if none
@@ -147,7 +168,6 @@ func (w *window) land(id uint16) (flight, bool) {
 	}
 	f := w.flights[id]
 	w.flights[id] = flight{}
-	w.free = append(w.free, id)
 	w.flying--
 	return f, true
 }
@@ -156,6 +176,9 @@ func (w *window) land(id uint16) (flight, bool) {
 func (w *window) finish(e *Event, o Outcome) {
 	w.finished = append(w.finished, e.Number)
 	w.p.o.Counted(o, 1)
+	if o == Delivered && !e.storable() {
+		w.p.o.Counted(Unstorable, 1)
+	}
 	select {
 	case w.done <- struct{}{}:
 	default:
@@ -193,41 +216,61 @@ func (w *window) PacketReceived(cp *packets.ControlPacket, _ chan<- *packets.Pub
 	case ack.ReasonCode < 0x80:
 		w.delivered++
 		w.onThis++
-		if w.refusals > 0 {
-			w.refusals, w.resumeAt = 0, time.Time{}
-			w.p.o.State(nil)
+		if w.refusal != nil && !time.Now().Before(w.resumeAt) {
+			w.recovered()
 		}
 		w.finish(&f.event, Delivered)
+	case ack.ReasonCode == packets.DisconnectPacketTooLarge: // mosquitto, by its message_size_limit
+		w.finish(&f.event, TooLarge)
 	default:
 		w.refused(&f, ack)
 	}
 	return nil
 }
 
-// refused puts back an event that the broker did not take, and holds all back
-// for a while. One that is refused again and again while others are taken will
-// never be.
-func (w *window) refused(f *flight, ack *packets.Puback) {
-	if w.delivered > f.delivered {
-		f.event.refused++
-	}
-	if f.event.refused >= refusedTooMuch {
-		w.finish(&f.event, Poisoned)
-		return
-	}
-	w.retry = append(w.retry, f.event)
-	if now := time.Now(); !now.Before(w.resumeAt) {
-		w.refusals++
-		wait := backoff(w.refusals)
-		w.resumeAt = now.Add(wait)
-		time.AfterFunc(wait, w.wakeUp)
-		w.p.o.State(fmt.Errorf("the broker refuses events for topic %s: %s", w.p.o.Key().Topic(), ack.Reason()))
-	}
+func (w *window) recovered() {
+	w.refusal, w.refusals = nil, 0
+	w.p.o.State(nil)
 }
 
-func (w *window) wakeUp() {
+// refused puts back an event that the broker did not take, and holds all back
+// for a while: the longer, the more often it took nothing in between. An event
+// that is refused again and again while others are taken will never be.
+func (w *window) refused(f *flight, ack *packets.Puback) {
+	e := &f.event
+	if e.refused == 0 || w.delivered > e.others && ack.ReasonCode != packets.PubackQuotaExceeded {
+		e.refused++
+		e.others = w.delivered
+	}
+	if e.refused >= refusedTooMuch {
+		w.finish(e, Poisoned)
+		return
+	}
+	w.retry = append(w.retry, *e)
+	now := time.Now()
+	if now.Before(w.resumeAt) {
+		return
+	}
+	if w.delivered > w.before {
+		w.refusals = 0
+	}
+	w.refusals++
+	w.before = w.delivered
+	wait := backoff(w.refusals)
+	w.resumeAt = now.Add(wait)
+	time.AfterFunc(wait, w.resume)
+	w.refusal = fmt.Errorf("the broker refuses events for topic %s: %s", w.p.o.Key().Topic(), ack.Reason())
+	w.p.o.State(w.refusal)
+}
+
+// resume lets go what was held back after a refusal. There is nothing if what
+// was refused is given up.
+func (w *window) resume() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.conn != nil && w.refusal != nil && len(w.retry)+w.flying == 0 {
+		w.recovered()
+	}
 	w.changed.Broadcast()
 }
 
@@ -235,11 +278,10 @@ func (w *window) wakeUp() {
 func (w *window) ConAckReceived(conn io.Writer, _ *packets.Connect, ca *packets.Connack) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	inFlight := maxInFlight
-	w.largest = 0
+	w.inFlight, w.largest = maxInFlight, 0
 	if p := ca.Properties; p != nil {
 		if p.ReceiveMaximum != nil {
-			inFlight = min(inFlight, int(*p.ReceiveMaximum))
+			w.inFlight = min(w.inFlight, int(*p.ReceiveMaximum))
 		}
 		if p.MaximumPacketSize != nil {
 			w.largest = int(*p.MaximumPacketSize)
@@ -248,28 +290,24 @@ func (w *window) ConAckReceived(conn io.Writer, _ *packets.Connect, ca *packets.
 			return errors.New("the broker takes QoS 0 only, and mqtt_qos is 1")
 		}
 	}
-	w.free = w.free[:0]
-	for id := inFlight; id > 0; id-- {
-		w.free = append(w.free, uint16(id))
+	if w.inFlight == 0 {
+		return errors.New("the broker says that it takes no message (Receive Maximum 0)")
 	}
-	w.conn, w.onThis = &brokerConn{conn}, 0
+	w.conn, w.since, w.onThis = &brokerConn{conn}, time.Now(), 0
+	w.resumeAt = time.Time{} // perhaps it is another broker, or another configuration
 	w.p.o.Connected(true)
-	if w.refusals == 0 {
-		w.p.o.State(nil)
-	}
+	w.p.o.State(w.refusal)
 	w.changed.Broadcast()
 	return nil
 }
 
-// ConnectionLost is called when a connection ends, more than once.
+// ConnectionLost is called when a connection ends, more than once. One that was
+// of use is no problem: the next attempt to connect tells whether there is one.
 func (w *window) ConnectionLost(d *packets.Disconnect) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.conn == nil {
 		return nil
-	}
-	if w.quick++; w.onThis > 0 {
-		w.quick = 0
 	}
 	for id := range w.flights {
 		if f := &w.flights[id]; !f.at.IsZero() {
@@ -277,9 +315,15 @@ func (w *window) ConnectionLost(d *packets.Disconnect) error {
 			*f = flight{}
 		}
 	}
-	w.conn, w.flying, w.free = nil, 0, w.free[:0]
+	slices.SortFunc(w.retry, func(a, b Event) int { return cmp.Compare(a.Number, b.Number) })
+	w.conn, w.flying = nil, 0
 	w.p.o.Connected(false)
-	if !w.stopped {
+
+	rival := d != nil && d.ReasonCode == packets.DisconnectSessionTakenOver // another one with our client id
+	if w.quick++; !rival && (w.onThis > 0 || time.Since(w.since) > longConnection) {
+		w.quick = 0
+	}
+	if !w.stopped && w.quick > 0 {
 		reason := "the connection to the broker is lost"
 		if d != nil {
 			reason = "the broker closed the connection: " + d.Reason()
@@ -290,11 +334,14 @@ func (w *window) ConnectionLost(d *packets.Disconnect) error {
 }
 
 // backoff is how long to wait before the nth attempt to connect after the
-// connection was lost. A connection that took nothing counts as an attempt.
+// connection was lost. A connection that was of no use counts as an attempt.
 func (w *window) backoff(attempt int) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return backoff(attempt + w.quick)
+	if attempt += w.quick; attempt > 0 {
+		return backoff(attempt)
+	}
+	return time.Until(w.since.Add(shortestBackoff))
 }
 
 // watch closes a connection by which an event was not answered in time, until
@@ -336,6 +383,16 @@ func (w *window) awaitEmpty() {
 	defer w.mu.Unlock()
 	for !w.stopped && len(w.ready)+len(w.retry)+w.flying > 0 {
 		w.changed.Wait()
+	}
+}
+
+// hangUp closes the connection, if there is one.
+func (w *window) hangUp() {
+	w.mu.Lock()
+	conn := w.conn
+	w.mu.Unlock()
+	if conn != nil {
+		conn.close()
 	}
 }
 

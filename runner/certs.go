@@ -1,10 +1,12 @@
 package runner
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"slices"
 	"sync"
@@ -21,9 +23,15 @@ type stamp struct {
 	changed time.Time
 }
 
+// settling is how long after it was changed a file may change again without
+// its stamp saying so: the clock of a file system is coarse.
+const settling = 2 * time.Second
+
+// stampOf returns the zero stamp, which no file has, for one that was changed
+// right now.
 func stampOf(path string) (stamp, error) {
 	info, err := os.Stat(path)
-	if err != nil {
+	if err != nil || time.Since(info.ModTime()) < settling {
 		return stamp{}, err
 	}
 	return stamp{info.Size(), info.ModTime()}, nil
@@ -37,60 +45,63 @@ type reread[T any] struct {
 	parse func(contents [][]byte) (T, error)
 	log   *zap.Logger
 
-	mu     sync.Mutex
-	stamps []stamp // guarded by mu
-	value  T       // guarded by mu
+	// All guarded by mu.
+	mu       sync.Mutex
+	stamps   []stamp  // of contents; the zero stamp if they are to be read again
+	contents [][]byte // as they were last read
+	problem  string   // with them; empty if value was made of them
+	value    T
 }
 
 // newReread makes the value for the first time.
 func newReread[T any](log *zap.Logger, parse func([][]byte) (T, error), files ...string) (*reread[T], error) {
-	r := &reread[T]{files: files, parse: parse, log: log, stamps: make([]stamp, len(files))}
-	if err := r.read(); err != nil {
+	r := &reread[T]{files: files, parse: parse, log: log, stamps: make([]stamp, len(files)), contents: make([][]byte, len(files))}
+	if _, err := r.readLocked(); err != nil { // nobody else has r yet
 		return nil, err
 	}
 	return r, nil
 }
 
-// read makes the value if a file has changed. It needs the lock, or nobody else
-// to have r yet.
-func (r *reread[T]) read() error {
+// readLocked makes the value if what the files hold has changed. It is to be
+// called again soon after an error.
+func (r *reread[T]) readLocked() (changed bool, err error) {
 	stamps := make([]stamp, len(r.files))
-	same := true
 	for i, path := range r.files {
-		var err error
 		if stamps[i], err = stampOf(path); err != nil {
-			return err
+			return false, err
 		}
-		same = same && stamps[i] == r.stamps[i]
 	}
-	if same {
-		return nil
+	if r.problem == "" && slices.Equal(stamps, r.stamps) && !slices.Contains(stamps, stamp{}) {
+		return false, nil
 	}
-	r.stamps = stamps // also after an error, so that each state is told of once
 	contents := make([][]byte, len(r.files))
 	for i, path := range r.files {
-		var err error
 		if contents[i], err = os.ReadFile(path); err != nil {
-			return err
+			return false, err
 		}
+	}
+	if r.problem == "" && slices.EqualFunc(contents, r.contents, bytes.Equal) {
+		r.stamps = stamps
+		return false, nil
 	}
 	value, err := r.parse(contents)
 	if err != nil {
-		return fmt.Errorf("%s: %w", r.files[0], err)
+		return false, fmt.Errorf("%s: %w", r.files[0], err)
 	}
-	r.value = value
-	return nil
+	r.stamps, r.contents, r.value = stamps, contents, value
+	return true, nil
 }
 
 // get returns the value, of the files as they are or as they were last good.
 func (r *reread[T]) get() T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := r.stamps
-	switch err := r.read(); {
-	case err != nil:
+	switch changed, err := r.readLocked(); {
+	case err != nil && err.Error() != r.problem:
+		r.problem = err.Error()
 		r.log.Warn("a changed file cannot be used, what it held before stays in use", zap.Error(err))
-	case len(before) > 0 && &before[0] != &r.stamps[0]:
+	case err == nil && changed:
+		r.problem = ""
 		r.log.Info("a changed file was read", zap.Strings("files", r.files))
 	}
 	return r.value
@@ -164,11 +175,13 @@ func clientTLS(host string, authorities *reread[*x509.CertPool], cert *reread[*t
 	return c
 }
 
-// tlsFiles are the certificates, authorities and the key that cfg names.
+// tlsFiles are the certificates, authorities and keys that cfg names.
 type tlsFiles struct {
 	inputTLS *tls.Config // nil without input_tls
 	mqttTLS  *tls.Config // nil without mqtt_server
 	key      *output.SigningKey
+	httpTLS  *tls.Config // nil without http_url
+	httpKey  *output.SigningKey
 
 	certificates map[string]*reread[*tls.Certificate] // by file
 }
@@ -214,6 +227,26 @@ func loadTLS(cfg *Config, log *zap.Logger) (*tlsFiles, error) {
 			warnOfKey(log, key, cert)
 		}
 	}
+	if cfg.HTTPURL != "" {
+		base, err := url.Parse(cfg.HTTPURL)
+		if err != nil {
+			panic("BUG: http_url was not checked: " + err.Error())
+		}
+		cert := certificate("http_client_cert_file", cfg.HTTPClientCertFile, cfg.HTTPClientKeyFile)
+		f.httpTLS = clientTLS(base.Hostname(), authorities("http_ca_file", cfg.HTTPCAFile), cert)
+		key, err := output.ReadSigningKey(cfg.HTTPSigningKeyFile)
+		if err == nil {
+			err = key.SignsRequests()
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("http_signing_key_file: %w", err))
+		} else {
+			f.httpKey = key
+			if cfg.HTTPSigningKeyFile != cfg.MQTTSigningKeyFile {
+				warnOfKey(log, key, cert)
+			}
+		}
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -230,7 +263,7 @@ func warnOfKey(log *zap.Logger, key *output.SigningKey, cert *reread[*tls.Certif
 	}
 	leaf := cert.get().Leaf
 	if leaf.Subject.CommonName != key.ID && !slices.Contains(leaf.DNSNames, key.ID) {
-		log.Warn("the signing key and the client certificate are of different nodes: the broker may refuse every event",
+		log.Warn("the signing key and the client certificate are of different nodes: what is sent with them may be refused",
 			zap.String("kid", key.ID), zap.String("certificate", leaf.Subject.CommonName))
 	}
 }

@@ -45,7 +45,7 @@ func (l *freeList) take() *dnstap.Chunk {
 // give ends the caller's use of c and of every view into it.
 func (l *freeList) give(c *dnstap.Chunk) {
 	if poison {
-		for i := range c.Buf {
+		for i := range c.Buf[:c.N] { // where the frames were
 			c.Buf[i] = 0xCC
 		}
 	}

@@ -34,6 +34,10 @@ type events struct {
 	names     chan *store.Names
 	spare     *namesList
 	log       *zap.Logger
+
+	// The watchdog's.
+	probe    atomic.Pointer[store.Names] // the last one on its way through the store
+	answered chan struct{}               // it came back; room for one
 }
 
 // openEvents opens the store, and makes the publisher.
@@ -137,7 +141,7 @@ func (e *events) run() {
 			}
 		})
 	}
-	e.seen.Run(e.names, e.spare.give)
+	e.seen.Run(e.names, e.giveBack)
 	close(closing)
 	timer := time.AfterFunc(brokerGrace, cancel)
 	publishing.Wait()

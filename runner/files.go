@@ -14,8 +14,9 @@ import (
 
 // Folders below data_dir.
 const (
-	outboxDir   = "parquet/histograms/outbox"
-	sessionsDir = "parquet/sessions"
+	histogramsDir = "parquet/histograms"
+	outboxDir     = histogramsDir + "/" + output.OutboxFolder
+	sessionsDir   = "parquet/sessions"
 )
 
 // retryWrite is how long to wait before a histogram that could not be written
@@ -42,6 +43,7 @@ type sessionWriter struct {
 	health  *health
 	log     *zap.Logger
 
+	pulse pulse
 	start time.Time           // of the interval
 	file  *output.SessionFile // nil until there is a row
 }
@@ -67,6 +69,7 @@ func (s *sessionWriter) run() {
 			}
 			s.commit(interval.Stop)
 			s.start = interval.Stop
+		case <-s.pulse:
 		}
 	}
 }
@@ -126,14 +129,23 @@ type histogramWriter struct {
 	meta     output.Meta
 	minutes  <-chan minute
 	stopping <-chan struct{} // closed: there is no later to try again
+	uploads  *uploads        // is told of each file; nil: nobody is
 	metrics  *metrics
 	health   *health
 	log      *zap.Logger
+	pulse    pulse
 }
 
 func (h *histogramWriter) run() {
-	for m := range h.minutes {
-		h.write(m)
+	for {
+		select {
+		case m, ok := <-h.minutes:
+			if !ok {
+				return
+			}
+			h.write(m)
+		case <-h.pulse:
+		}
 	}
 }
 
@@ -148,6 +160,7 @@ func (h *histogramWriter) write(m minute) {
 			h.metrics.histogramRows.Add(float64(len(rows)))
 			h.metrics.filesWritten.WithLabelValues(kindHistogram).Inc()
 			h.log.Info("histogram written", zap.String("file", path), zap.Int("rows", len(rows)))
+			h.uploads.written()
 			return
 		}
 		if last {
@@ -156,10 +169,21 @@ func (h *histogramWriter) write(m minute) {
 			return
 		}
 		h.health.set(h.log, kindHistogram, "histograms wait to be written: "+err.Error())
+		last = h.wait()
+	}
+}
+
+// wait waits until a write is to be tried again, and says whether it is for the
+// last time.
+func (h *histogramWriter) wait() (last bool) {
+	again := time.After(retryWrite)
+	for {
 		select {
-		case <-time.After(retryWrite):
+		case <-again:
+			return false
 		case <-h.stopping:
-			last = true
+			return true
+		case <-h.pulse:
 		}
 	}
 }
@@ -167,7 +191,8 @@ func (h *histogramWriter) write(m minute) {
 // makeFolders makes the folders below data_dir, and removes files in them that
 // an earlier process did not finish.
 func makeFolders(dataDir string) error {
-	for _, dir := range []string{outboxDir, sessionsDir} {
+	sent, refused := histogramsDir+"/"+output.SentFolder, histogramsDir+"/"+output.RefusedFolder
+	for _, dir := range []string{outboxDir, sent, refused, sessionsDir} {
 		path := filepath.Join(dataDir, dir)
 		if err := os.MkdirAll(path, 0o750); err != nil {
 			return err

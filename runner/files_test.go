@@ -447,6 +447,7 @@ func (d *diskTest) checkLog(part string, degraded, recovered int) {
 // On a full disk input goes on, session rows are dropped and counted, and
 // histograms wait. When there is room again, all is as before.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it waits until a histogram is tried again")
 	}
@@ -491,6 +492,7 @@ func TestFullDisk(t *testing.T) {
 
 // A full disk does not hold up the stop, and what is lost by it is said.
 func TestFullDiskAtTheStop(t *testing.T) {
+	t.Parallel()
 	disk := mountSmall(t, "32m")
 	d := newDiskTest(t, filepath.Join(disk, "data"))
 	stopWatching := watchFiles(t, d.cfg.histograms(), d.cfg.sessions())
@@ -515,6 +517,9 @@ func TestFullDiskAtTheStop(t *testing.T) {
 	}
 	for _, dir := range []string{d.cfg.histograms(), d.cfg.sessions()} {
 		checkFolder(t, dir)
+		if n := openFiles(t, dir); n != 0 {
+			t.Errorf("%d files are left open in %s", n, dir)
+		}
 	}
 }
 

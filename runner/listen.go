@@ -3,8 +3,6 @@ package runner
 import (
 	"crypto/tls"
 	"errors"
-	"fmt"
-	"io/fs"
 	"net"
 	"sync"
 	"time"
@@ -21,39 +19,6 @@ type input struct {
 	net.Listener
 	name string
 	tls  bool
-}
-
-// openInputs makes all listening sockets of cfg, or none.
-func openInputs(cfg *Config) (inputs []input, err error) {
-	open := func(name string, tls bool, f func() (net.Listener, error)) {
-		if err != nil {
-			return
-		}
-		var l net.Listener
-		if l, err = f(); err != nil {
-			err = fmt.Errorf("%s: %w", name, err)
-			return
-		}
-		inputs = append(inputs, input{l, name, tls})
-	}
-	if cfg.InputUnix != "" {
-		open("input_unix", false, func() (net.Listener, error) {
-			return listenUnix(cfg.InputUnix, fs.FileMode(cfg.InputUnixMode), cfg.InputUnixGroup)
-		})
-	}
-	if cfg.InputTCP != "" {
-		open("input_tcp", false, func() (net.Listener, error) { return net.Listen("tcp", cfg.InputTCP) })
-	}
-	if cfg.InputTLS != "" {
-		open("input_tls", true, func() (net.Listener, error) { return net.Listen("tcp", cfg.InputTLS) })
-	}
-	if err != nil {
-		for _, in := range inputs {
-			in.Close()
-		}
-		return nil, err
-	}
-	return inputs, nil
 }
 
 // A listening is the first stage: it accepts connections and reads them. It

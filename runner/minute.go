@@ -29,6 +29,7 @@ type minuteLoop struct {
 	viewed   func()                 // called when a new view is in use
 	sessions chan<- output.Interval // sent after all blocks of the interval
 	minutes  chan<- minute
+	pulse    pulse
 
 	view   *view // that the next interval goes by
 	start  time.Time
@@ -57,6 +58,7 @@ func (l *minuteLoop) run() {
 			if v != nil {
 				l.view, l.fresh = v, true
 			}
+		case <-l.pulse:
 		case <-l.ended:
 			timer.Stop()
 			l.turn()
@@ -91,11 +93,16 @@ func (l *minuteLoop) turn() {
 		}
 	}
 	for _, w := range l.workers {
-		select {
-		case t := <-w.harvest:
-			l.collect(t)
-		case <-w.done:
-			l.collectLast(w)
+		for answered := false; !answered; {
+			answered = true
+			select {
+			case t := <-w.harvest:
+				l.collect(t)
+			case <-w.done:
+				l.collectLast(w)
+			case <-l.pulse:
+				answered = false
+			}
 		}
 	}
 }
@@ -130,9 +137,9 @@ func (l *minuteLoop) end(now time.Time) {
 		stop = earliest
 	}
 	interval := output.Interval{Start: l.start, Stop: stop}
-	l.sessions <- interval
+	send(l.sessions, interval, l.pulse)
 	if l.tally != nil && len(l.tally.rows) > 0 {
-		l.minutes <- minute{interval, l.tally}
+		send(l.minutes, minute{interval, l.tally}, l.pulse)
 	}
 	l.tally, l.wanted, l.start = nil, false, stop
 }

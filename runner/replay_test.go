@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -24,80 +25,77 @@ func captureFile(t testing.TB, parts ...[]byte) string {
 	return path
 }
 
-// replayed replays files, and returns what became of the frames and the log.
-func replayed(t testing.TB, ctx context.Context, cfg *Config, files ...string) (map[string]uint64, *logBook, error) {
+// replayed replays files through all stages, and returns what became of the
+// frames.
+func replayed(t testing.TB, ctx context.Context, cfg *Config, files ...string) (map[string]uint64, error) {
 	t.Helper()
 	var book logBook
 	err := Replay(ctx, cfg, NewLogger(&book, false), files, "test")
-	return endsLogged(t, &book), &book, err
+	return endsLogged(t, &book), err
+}
+
+// replay replays files through the first stage.
+func (r *reception) replay(files ...string) error {
+	r.take()
+	err := replay(files, &r.reading, nil)
+	r.takers.Wait()
+	return err
 }
 
 // Capture files go the same way as what comes by a socket, in their order, up
-// to the first that cannot be read; nothing is opened but the files.
+// to the first that cannot be read.
 func TestReplay(t *testing.T) {
-	frames := func(names ...string) (b []byte) {
-		for _, name := range names {
-			b = append(b, framed(response(t, name, nil))...)
-		}
-		return b
-	}
-	good := captureFile(t, startFrame, frames("one.example.", "two.example."), stopFrame)
-	f := func(name string, sessions int, wantErr string, files ...string) {
+	good := captureFile(t, startFrame, framed([]byte("one"), []byte("two")), stopFrame)
+	f := func(name, want, wantErr string, files ...string) {
 		t.Run(name, func(t *testing.T) {
-			cfg := testConfig(t)
-			cfg.MetricsListen = freeAddress(t)
-			ends, _, err := replayed(t, context.Background(), cfg, files...)
+			r := newReception(512, 1)
+			err := r.replay(files...)
 			if wantErr == "" && err != nil || wantErr != "" && (err == nil || !strings.Contains(err.Error(), wantErr) || !strings.Contains(err.Error(), files[len(files)-1])) {
 				t.Errorf("got %v, want %q about the last file", err, wantErr)
 			}
-			if ends["session"] != uint64(sessions) || rowsIn(t, cfg.sessions()) != sessions {
-				t.Errorf("%v, %d rows; want %d", ends, rowsIn(t, cfg.sessions()), sessions)
-			}
-			if _, err := os.Lstat(cfg.InputUnix); err == nil {
-				t.Error("it listens")
+			if got := string(bytes.Join(r.taken(), []byte(" "))); got != want {
+				t.Errorf("got frames %q, want %q", got, want)
 			}
 		})
 	}
-	f("one", 2, "", good)
-	f("three", 6, "", good, good, good)
-	f("none", 0, "")
-	f("without STOP", 1, "", captureFile(t, startFrame, frames("a.")))
-	f("without frames", 0, "", captureFile(t, startFrame, stopFrame))
-	f("what is behind STOP", 1, "", captureFile(t, startFrame, frames("a."), stopFrame, frames("b.")))
-	f("without content type", 1, "", captureFile(t, control(framestream.CONTROL_START), frames("a."), stopFrame))
-	f("cut", 1, "", captureFile(t, startFrame, frames("a."), frames("b.")[:50]))
+	a, b := framed([]byte("a")), framed([]byte("b"))
+	f("one", "one two", "", good)
+	f("three", "one two a one two", "", good, captureFile(t, startFrame, a, stopFrame), good)
+	f("none", "", "")
+	f("without STOP", "a", "", captureFile(t, startFrame, a))
+	f("without frames", "", "", captureFile(t, startFrame, stopFrame))
+	f("what is behind STOP", "a", "", captureFile(t, startFrame, a, stopFrame, b))
+	f("without content type", "a", "", captureFile(t, control(framestream.CONTROL_START), a, stopFrame))
 
-	f("absent", 2, "no such file", good, filepath.Join(t.TempDir(), "absent"))
-	f("a folder", 2, "is a directory", good, t.TempDir())
-	f("empty", 2, "ends before a START", good, captureFile(t))
-	f("ends in START", 2, "ends before a START", good, captureFile(t, startFrame[:20]))
-	f("READY", 2, "not with START", good, captureFile(t, readyFrame, startFrame))
-	f("text", 2, "plain text", good, captureFile(t, []byte("hello world\n")))
-	f("another content type", 2, "test:hello", good, "../testdata/captures/fstrm-test.fstrm")
-	f("protobuf", 2, "without Frame Streams", good, "../testdata/captures/bind9-invalid-message-type.pb")
+	f("absent", "one two", "no such file", good, filepath.Join(t.TempDir(), "absent"))
+	f("a folder", "one two", "is a directory", good, t.TempDir())
+	f("empty", "one two", "ends before a START", good, captureFile(t))
+	f("ends in START", "one two", "ends before a START", good, captureFile(t, startFrame[:20]))
+	f("READY", "one two", "not with START", good, captureFile(t, readyFrame, startFrame))
+	f("text", "one two", "plain text", good, captureFile(t, []byte("hello world\n")))
+	f("another content type", "one two", "test:hello", good, "../testdata/captures/fstrm-test.fstrm")
+	f("protobuf", "one two", "without Frame Streams", good, "../testdata/captures/bind9-invalid-message-type.pb")
 }
 
 // What a capture lost is said in the log, and counted.
 func TestReplayOfDamagedCaptures(t *testing.T) {
-	frame := framed(response(t, "a.", nil))
+	frame := framed([]byte("a frame"))
 	f := func(name, counter, reason string, parts ...[]byte) {
 		t.Run(name, func(t *testing.T) {
-			cfg := testConfig(t)
-			cfg.MaxFrameSize = 512
-			ends, book, err := replayed(t, context.Background(), cfg, captureFile(t, slices.Concat(startFrame, frame), slices.Concat(parts...)))
-			if err != nil {
+			r := newReception(512, 1)
+			if err := r.replay(captureFile(t, slices.Concat(startFrame, frame), slices.Concat(parts...))); err != nil {
 				t.Error(err)
 			}
-			if ends["session"] != 1 || counter != "" && ends[counter] != 1 {
-				t.Errorf("frames: %v", ends)
+			if ends := r.metrics.ends(); len(r.taken()) != 1 || counter != "" && ends[counter] != 1 {
+				t.Errorf("%d frames, and %v", len(r.taken()), ends)
 			}
-			warned := book.entries("a capture file did not end with STOP")
+			warned := r.log.entries("a capture file did not end with STOP")
 			if reason == "" && len(warned) != 0 || reason != "" && (len(warned) != 1 || warned[0]["reason"] != reason) {
 				t.Errorf("logged %v, want %s", warned, reason)
 			}
 		})
 	}
-	f("cut", "dropped_cut", "cut", frame[:60])
+	f("cut", "dropped_cut", "cut", frame[:6])
 	f("too large", "dropped_oversize", "", framed(make([]byte, 600)), stopFrame)
 	f("lost", "", "lost", []byte{0x7f, 0xff, 0xff, 0xff})
 	f("control frame", "", "control", startFrame)
@@ -119,7 +117,7 @@ func TestReplayEndsEarly(t *testing.T) {
 			} else {
 				time.AfterFunc(after, cancel)
 			}
-			ends, _, err := replayed(t, ctx, cfg, path, path)
+			ends, err := replayed(t, ctx, cfg, path, path)
 			if err != nil {
 				t.Errorf("got %v", err)
 			}
@@ -143,11 +141,12 @@ func TestReplayOfTraffic(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := testConfig(t)
-	cfg.WellKnownDomainsFile = names
-	ends, _, err := replayed(t, context.Background(), cfg, path)
+	cfg.WellKnownDomainsFile, cfg.MetricsListen = names, busyAddress(t) // which it does not listen on
+	ends, err := replayed(t, context.Background(), cfg, path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	checkFolder(t, filepath.Dir(cfg.InputUnix), "data")
 	counts := pool.Counts()
 	if ends["received"] != uint64(counts.Frames) || ends["well_known"] != uint64(counts.Kinds[traffic.WellKnown]) ||
 		ends["session"] != uint64(counts.Kinds[traffic.Seen]+counts.Kinds[traffic.Novel]) {

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ import (
 // A daemon is the stages and the channels between them, for one Run or Replay.
 //
 //	listening ─chunks▶ workers ─blocks▶ sessionWriter
-//	                      ├─tallies▶ minuteLoop ─minutes▶ histogramWriter
+//	                      ├─tallies▶ minuteLoop ─minutes▶ histogramWriter ─outbox▶ uploads
 //	                      └─names▶ events: store ─▶ publisher
 type daemon struct {
 	cfg     *Config
@@ -35,11 +36,14 @@ type daemon struct {
 	reloads reloads
 	served  bool // serve was called, and has closed the store
 
+	watching sync.WaitGroup // the watchdog, which sends on channels that serve closes
+
 	reading  reading // with the channel of chunks
 	workers  []*worker
 	minute   minuteLoop
 	sessions sessionWriter
 	minutes  histogramWriter
+	uploads  *uploads
 
 	blocks chan *output.Block // closed when the workers have ended
 	ended  chan struct{}      // then, too
@@ -78,8 +82,8 @@ func newDaemon(cfg *Config, log *zap.Logger, version string, stop <-chan struct{
 	if err != nil {
 		return nil, err
 	}
-	if files.key != nil {
-		node = files.key.ID
+	if key := cmp.Or(files.key, files.httpKey); key != nil {
+		node = key.ID
 	}
 	if d.events, err = openEvents(cfg, files, d.metrics, d.health); err != nil {
 		return nil, fmt.Errorf("the store of seen names: %w", err)
@@ -127,9 +131,10 @@ func (d *daemon) connect(v *view, meta output.Meta, stop <-chan struct{}) {
 		dir: filepath.Join(d.cfg.DataDir, sessionsDir), meta: meta, blocks: d.blocks, ends: ends,
 		empty: empty, metrics: d.metrics, health: d.health, log: d.log, start: start,
 	}
+	d.uploads = newUploads(d.cfg, d.files, d.metrics, d.health)
 	d.minutes = histogramWriter{
 		dir: filepath.Join(d.cfg.DataDir, outboxDir), meta: meta, minutes: minutes,
-		stopping: stop, metrics: d.metrics, health: d.health, log: d.log,
+		stopping: stop, uploads: d.uploads, metrics: d.metrics, health: d.health, log: d.log,
 	}
 }
 
@@ -147,6 +152,7 @@ func (d *daemon) serve(read func() error) error {
 	}
 	stages.Go(func() {
 		workers.Wait()
+		d.watching.Wait()
 		close(d.blocks)
 		close(d.events.names)
 		close(d.ended)
@@ -154,7 +160,11 @@ func (d *daemon) serve(read func() error) error {
 	stages.Go(d.events.run)
 	stages.Go(d.minute.run)
 	stages.Go(d.sessions.run)
-	stages.Go(d.minutes.run)
+	stages.Go(func() {
+		d.minutes.run()
+		close(d.uploads.closing)
+	})
+	stages.Go(d.uploads.run)
 	d.served = true
 	err := read()
 	stages.Wait()
@@ -232,6 +242,7 @@ func Run(ctx context.Context, cfg *Config, log *zap.Logger, signals <-chan os.Si
 		log.Info("listening", zap.String("input", in.name), zap.Stringer("address", in.Addr()))
 	}
 	log.Info("started", zap.String("version", version), zap.Int("workers", len(d.workers)), zap.Int("well_known_names", d.minute.view.names.Len()))
+	d.watch(ctx.Done())
 	d.notify(stateReady)
 	var told sync.WaitGroup
 	told.Go(func() { <-ctx.Done(); d.notify(stateStopping) })

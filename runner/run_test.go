@@ -156,12 +156,12 @@ func TestRunLeavesNothing(t *testing.T) {
 		}
 	}
 	once() // opens what stays open, of the runtime and of the network
-	files := openFiles(t)
+	files := openFiles(t, "")
 	for range 2 {
 		once()
 	}
 	until(t, "every goroutine to end", func() bool { return len(ourGoroutines()) == 0 })
-	until(t, "every file to be closed", func() bool { return openFiles(t) <= files })
+	until(t, "every file to be closed", func() bool { return openFiles(t, "") <= files })
 	if n := rowsIn(t, cfg.sessions()); n != 9 {
 		t.Errorf("%d rows of 9", n)
 	}
@@ -183,13 +183,19 @@ func ourGoroutines() (found []string) {
 	return found
 }
 
-func openFiles(t *testing.T) int {
+// openFiles counts what this process has open below a path, "" for anywhere.
+func openFiles(t *testing.T, below string) (n int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(entries)
+	for _, e := range entries {
+		if path, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.HasPrefix(path, below) {
+			n++
+		}
+	}
+	return n
 }
 
 // When something cannot be opened, Run says what, and leaves nothing that would
@@ -221,7 +227,6 @@ func TestRunCannotStart(t *testing.T) {
 			} else {
 				dir.Close()
 			}
-			runDaemon(t, cfg).stop()
 		})
 	}
 	busy := busyAddress(t)
@@ -233,6 +238,7 @@ func TestRunCannotStart(t *testing.T) {
 	f("input_unix: ", func(cfg *Config) { cfg.InputUnixGroup = "no such group" })
 	f("data_dir: ", func(cfg *Config) { cfg.DataDir = file })
 	f("debug_dnstap_filename: ", func(cfg *Config) { cfg.DebugDnstapFilename = filepath.Join(t.TempDir(), "absent", "d") })
+	runDaemon(t, cfg).stop()
 }
 
 // Two daemons share nothing that only one can have.

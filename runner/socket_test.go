@@ -33,8 +33,14 @@ func needRoot(t testing.TB) {
 func connectAs(path string, uid, gid int) error {
 	result := make(chan error)
 	go func() {
-		// The ids are of this thread, which ends with the goroutine.
+		// The ids are of this thread, which ends with the goroutine; but the
+		// process's first one never does.
 		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			result <- connectAs(path, uid, gid) // on another thread
+			runtime.UnlockOSThread()
+			return
+		}
 		result <- func() error {
 			groups := [1]uint32{uint32(gid)}
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, 1, uintptr(unsafe.Pointer(&groups[0])), 0); errno != 0 {

@@ -14,7 +14,6 @@ func TestViewProblems(t *testing.T) {
 	f := func(setUp func(*Config), want ...string) {
 		t.Helper()
 		cfg := DefaultConfig()
-		cfg.CryptopanKey = "secret"
 		setUp(&cfg)
 		v, err := loadView(&cfg)
 		if len(want) == 0 {
@@ -48,9 +47,9 @@ func TestViewProblems(t *testing.T) {
 		cfg.IgnoredClientIPsFile = list(t, "# none\n")
 	})
 	f(func(cfg *Config) { cfg.IgnoredClientIPsFile = list(t, "192.0.2.1\n2001:db8::/129\n") }, "ignored_client_ips_file list:2")
-	f(func(cfg *Config) { cfg.CryptopanKey, cfg.CryptopanKeyFile = "", absent }, "cryptopan_key_file "+absent)
+	f(func(cfg *Config) { cfg.CryptopanKeyFile = absent }, "cryptopan_key_file "+absent)
 	f(func(cfg *Config) {
-		cfg.CryptopanKey, cfg.CryptopanKeyFile = "", absent
+		cfg.CryptopanKeyFile = absent
 		cfg.WellKnownDomainsFile, cfg.IgnoredQuestionNamesFile, cfg.IgnoredClientIPsFile = absent, absent, absent
 	}, "cryptopan_key_file", "well_known_domains_file", "ignored_question_names_file", "ignored_client_ips_file")
 }
@@ -82,15 +81,20 @@ func TestViewKeyFile(t *testing.T) {
 		}
 		return v.cipher.Pseudonym(client).Addr(), nil
 	}
+	byKey := map[string]netip.Addr{} // a key takes 64 MiB and a while
 	f := func(content, key string) {
 		t.Helper()
 		got, err := pseudonym(func(cfg *Config) { cfg.CryptopanKeyFile = list(t, content) })
 		if err != nil {
 			t.Fatalf("%q: %v", content, err)
 		}
-		want, err := pseudonym(func(cfg *Config) { cfg.CryptopanKey = Secret(key) })
-		if err != nil || got != want {
-			t.Errorf("%q is not the key %q: %v", content, key, err)
+		if !byKey[key].IsValid() {
+			if byKey[key], err = pseudonym(func(cfg *Config) { cfg.CryptopanKey = Secret(key) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got != byKey[key] {
+			t.Errorf("%q is not the key %q", content, key)
 		}
 	}
 	f("a key", "a key")
@@ -98,7 +102,6 @@ func TestViewKeyFile(t *testing.T) {
 	f("a key\r\n", "a key")
 	f("a key\n\n", "a key\n")
 	f("a key\r", "a key\r")
-	f("a key\n\r", "a key\n\r")
 	f(" a key ", " a key ")
 	f("\x00\xff\n\x01", "\x00\xff\n\x01")
 	for _, content := range []string{"", "\n", "\r\n"} {

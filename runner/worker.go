@@ -33,6 +33,7 @@ type worker struct {
 	seen     *store.Seen
 	names    chan<- *store.Names
 	spare    *namesList
+	pulse    pulse
 
 	// Its own.
 	view     *view
@@ -83,13 +84,14 @@ func (w *worker) run() {
 				return
 			}
 			w.chunk(c)
+		case <-w.pulse:
 		}
 	}
 }
 
 func (w *worker) sendBlock() {
 	if w.block != nil {
-		w.blocks <- w.block
+		send(w.blocks, w.block, w.pulse)
 		w.block = nil
 	}
 }

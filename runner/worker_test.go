@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"edm/cryptopan"
 	"edm/dnstap"
 	"edm/output"
 	"edm/store"
@@ -405,51 +404,5 @@ func TestWorkerDoesNotAllocate(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(5, pass); n > 0 {
 		t.Errorf("%v allocations for %d frames", n, pool.Len())
-	}
-}
-
-// BenchmarkWorker measures frames that fill chunks of usual size, without a
-// socket and without a writer.
-func BenchmarkWorker(b *testing.B) {
-	names := traffic.List(1, 100_000)
-	var lines []byte
-	for _, n := range names {
-		lines = append(append(lines, n...), '\n')
-	}
-	v := testView(b, string(lines), "", "")
-	cfg := traffic.Default()
-	cfg.Frames, cfg.WellKnown = 200_000, names
-	for name, share := range map[string]float64{"well known": 1, "session": 0, "mix": 0.55} {
-		cfg.WellKnownShare, cfg.SeenShare = share, (1-share)*0.8
-		pool, err := traffic.Build(cfg)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Run(name, func(b *testing.B) {
-			w := testWorker(v)
-			w.settings.cache = 500_000
-			blocks, fresh := make(chan *output.Block, 100), make(chan *store.Names, 1)
-			w.blocks, w.names = blocks, fresh
-			w.cache = cryptopan.NewCache(v.cipher, w.settings.cache)
-			const per = 400 // frames in a chunk
-			c := &dnstap.Chunk{Buf: make([]byte, 1<<20)}
-			b.ReportAllocs()
-			b.ResetTimer()
-			at := 0
-			for n := 0; n < b.N; n += per {
-				c.N = copy(c.Buf, pool.Framed(at, at+per))
-				if at += per; at+per > pool.Len() {
-					at = 0
-				}
-				w.chunk(c)
-				w.free.free = w.free.free[:0]
-				for len(names) > 0 {
-					w.spare.give(<-fresh)
-				}
-				for len(blocks) > 0 {
-					w.empty.give(<-blocks)
-				}
-			}
-		})
 	}
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -10,12 +11,13 @@ import (
 // meanwhile fit the limit.
 const (
 	youngShare = 0.40 // of MaxBytes, for the young generation
-	totalShare = 0.85 // of MaxBytes, for all, the queue included
+	totalShare = 0.75 // of MaxBytes, for all, the queue included
 	youngLeast = 0.05 // the young one is worth to be dropped early only above this
-	mostShare  = 0.95 // of MaxBytes, above which nothing new is written
+	mostShare  = 0.90 // of MaxBytes, above which nothing new is written
 
-	lookAtSize  = 10 * time.Second // at least so often
-	lookAtShare = 100              // and for each such part of MaxBytes that is written
+	lookAtSize   = 10 * time.Second // at least so often
+	lookWhenOver = 20 * time.Millisecond
+	lookAtShare  = 200 // and for each such part of MaxBytes that is written
 )
 
 // maintain looks at the disk, and now and then at the age of the store.
@@ -69,8 +71,8 @@ func (s *Seen) tooLarge() bool {
 	return size > youngShare*limit || total > totalShare*limit && size > youngLeast*limit
 }
 
-// turn drops the old generation and begins a new one. Memory is cleared, so
-// that every busy name is asked for once more and is brought forward.
+// turn begins a new generation and drops the old one. Memory is cleared, so that
+// every busy name is asked for once more and is brought forward.
 func (s *Seen) turn(now time.Time) error {
 	next := s.meta
 	next.generation++
@@ -78,23 +80,32 @@ func (s *Seen) turn(now time.Time) error {
 	next.oldEmpty = false
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	b := s.db.NewBatch()
-	if !s.meta.oldEmpty {
-		old := s.meta.mark(-1)
-		must(b.DeleteRange([]byte{old}, []byte{old + 1}, nil))
-	}
-	must(b.Set([]byte{keyMeta}, next.encode(), nil))
-	if err := s.unlessPanic(func() error { return b.Commit(pebble.Sync) }); err != nil {
+	if err := s.unlessPanic(func() error { return s.db.Set([]byte{keyMeta}, next.encode(), pebble.Sync) }); err != nil {
 		return err
 	}
 	s.meta = next
 	s.memory.clear()
-	must(b.Close())
-	// The tables of the old one go when what deletes them is in a table, too.
-	return s.unlessPanic(func() error {
-		_, err := s.db.AsyncFlush()
+	return s.unlessPanic(func() error { return s.dropForgotten(s.db) })
+}
+
+// dropForgotten drops the generation before the old one. If the process ends
+// before it does, the next one does it when it opens the store.
+//
+// A range delete would be a key that overlaps all of the generation, and the
+// compaction of it would write most of the store once more. This drops tables
+// from the manifest, and their room is there at once.
+func (s *Seen) dropForgotten(db *pebble.DB) error {
+	mark := s.meta.mark(-2)
+	forgotten := pebble.KeyRange{Start: []byte{mark}, End: []byte{mark + 1}}
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: forgotten.Start, UpperBound: forgotten.End})
+	if err != nil {
 		return err
-	})
+	}
+	empty := !it.First()
+	if err := it.Close(); err != nil || empty {
+		return err
+	}
+	return db.Excise(context.Background(), forgotten)
 }
 
 // Size returns what the store takes on the disk, in octets.

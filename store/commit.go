@@ -12,10 +12,10 @@ import (
 
 // A candidate is a sighting of a name that is not in memory.
 type candidate struct {
-	names *Names
-	index int32
-	known place
 	print uint64 // 0 if it is not to be stored after all
+	index int32  // in its batch
+	batch uint8  // in the group
+	known place
 }
 
 // A place is where a candidate was found.
@@ -43,6 +43,9 @@ func (s *Seen) commit() {
 	if len(s.fresh) == 0 {
 		return
 	}
+	if s.over && time.Since(s.sized) > lookWhenOver {
+		s.age()
+	}
 	if s.isLost() || !s.roomFor(s.bytesOfGroup()) {
 		s.counts.discarded.Add(uint64(len(s.fresh)))
 		return
@@ -68,14 +71,19 @@ func (s *Seen) commit() {
 // and by fingerprint.
 func (s *Seen) candidates() {
 	s.fresh = s.fresh[:0]
-	for _, n := range s.group {
+	for batch, n := range s.group {
 		for i := range n.list {
 			if p := n.list[i].fingerprint; !s.memory.contains(p) {
-				s.fresh = append(s.fresh, candidate{names: n, index: int32(i), print: p})
+				s.fresh = append(s.fresh, candidate{print: p, index: int32(i), batch: uint8(batch)})
 			}
 		}
 	}
-	slices.SortStableFunc(s.fresh, func(a, b candidate) int { return cmp.Compare(a.print, b.print) })
+	slices.SortFunc(s.fresh, func(a, b candidate) int {
+		if a.print != b.print {
+			return cmp.Compare(a.print, b.print)
+		}
+		return cmp.Or(cmp.Compare(a.batch, b.batch), cmp.Compare(a.index, b.index))
+	})
 	s.fresh = slices.CompactFunc(s.fresh, func(a, b candidate) bool { return a.print == b.print })
 }
 
@@ -97,8 +105,14 @@ func (s *Seen) lookUp() error {
 
 func (s *Seen) lookIn(generation byte, where place) error {
 	// Get would skip the filters of the last level, and read a block for every
-	// name that is new.
-	it, err := s.db.NewIter(&pebble.IterOptions{UseL6Filters: true, LowerBound: []byte{generation}, UpperBound: []byte{generation + 1}})
+	// name that is new. What is in memtables, which have no filters, is in
+	// memory too, and was found there.
+	it, err := s.db.NewIter(&pebble.IterOptions{
+		UseL6Filters:              true,
+		OnlyReadGuaranteedDurable: s.memoryCoversMemTables(),
+		LowerBound:                []byte{generation},
+		UpperBound:                []byte{generation + 1},
+	})
 	if err != nil {
 		return err
 	}
@@ -112,9 +126,26 @@ func (s *Seen) lookIn(generation byte, where place) error {
 		binary.BigEndian.PutUint64(key[1:], c.print)
 		if it.SeekPrefixGE(key[:]) {
 			c.known = where
+		} else if it.Error() != nil {
+			break
 		}
 	}
 	return it.Close()
+}
+
+// memoryCoversMemTables reports whether every mark that is not in a table yet
+// is in memory for certain: memory remembers as many as memtables hold, and was
+// not cleared since those of now were begun.
+func (s *Seen) memoryCoversMemTables() bool {
+	if s.flushed != nil {
+		select {
+		case <-s.flushed:
+			s.flushed = nil
+		default:
+			return false
+		}
+	}
+	return int64(s.memory.limit) >= s.memTableMarks
 }
 
 // write writes what was found out as one batch, and then into memory.
@@ -166,8 +197,9 @@ func (s *Seen) addEvents(b *pebble.Batch, events int) {
 		if c.known != nowhere || c.print == 0 {
 			continue
 		}
-		seen := &c.names.list[c.index]
-		key, value = eventKey(key, number), appendEvent(value[:0], seen, c.names.name(seen))
+		names := s.group[c.batch]
+		seen := &names.list[c.index]
+		key, value = eventKey(key, number), appendEvent(value[:0], seen, names.name(seen))
 		must(b.Set(key, value, nil))
 		number++
 	}

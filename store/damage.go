@@ -30,6 +30,9 @@ type damage struct {
 	err    error
 }
 
+// errLocked is that a store is in use, by this process or another.
+var errLocked = errors.New("it is in use")
+
 // An environment is an error that a fresh store would meet, too.
 type environment struct{ error }
 

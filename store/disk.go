@@ -19,12 +19,13 @@ import (
 // are held in reserve: enough for Pebble to finish what it has begun. Under
 // that, nothing is written, and names are new again when they are seen next.
 //
-// When somebody else takes the reserve, too, Pebble is kept waiting for room.
-// See patientFS.
+// When somebody else takes the reserve, too, Pebble is kept waiting for room. See
+// try.
 type disk struct {
 	dir     string
 	fs      vfs.FS
 	reserve int64
+	lose    func(error) // called when Pebble cannot go on
 
 	free int64 // when last looked at, less what was written since
 	full bool
@@ -66,10 +67,14 @@ func (d *disk) look() {
 // roomFor reports whether n octets may be written, above the reserve, and takes
 // them off the room.
 func (d *disk) roomFor(n int64) bool {
-	if d.refused.Swap(false) || d.free-n < d.reserve {
+	reserve := d.reserve
+	if d.full {
+		reserve += reserve / 4 // so that it is not full again at once
+	}
+	if d.refused.Swap(false) || d.free-n < reserve {
 		d.look()
 	}
-	d.full = d.free-n < d.reserve || d.waits.Load() > 0
+	d.full = d.free-n < reserve || d.waits.Load() > 0
 	if !d.full {
 		d.free -= n
 	}
@@ -107,23 +112,41 @@ func (d *disk) giveUp() {
 	})
 }
 
-// try makes a write to a file, and makes it again until there is room for it.
+// try does what is to be done to a file, and again until there is room for it.
 //
 // A table is not waited for: Pebble gives it up, and the room that it takes,
 // and tries again. We see to it that it does not try without a pause.
-func (d *disk) try(name string, write func() error) error {
-	err := write()
-	if err == nil || !isNoSpace(err) || !d.patient.Load() {
+//
+// The log and the manifest are what Pebble cannot do without: it panics, in a
+// way that nobody can recover from, or calls Fatalf. So it is not told. The
+// store is lost, and who is here waits for ever, with what it has locked.
+func (d *disk) try(name string, do func() error) error {
+	err := do()
+	if err == nil || !d.patient.Load() {
 		return err
 	}
-	d.refused.Store(true)
 	if ext := filepath.Ext(name); ext == ".sst" || ext == ".blob" {
-		select {
-		case <-time.After(tableTry):
-		case <-d.gaveUp:
+		if isNoSpace(err) {
+			d.refused.Store(true)
+			select {
+			case <-time.After(tableTry):
+			case <-d.gaveUp:
+			}
 		}
 		return err
 	}
+	if isNoSpace(err) {
+		d.refused.Store(true)
+		if err = d.await(do, err); err == nil {
+			return nil
+		}
+	}
+	d.lose(fmt.Errorf("%s: %w", filepath.Base(name), err))
+	select {}
+}
+
+// await does it again and again until there is room, or nobody is to wait.
+func (d *disk) await(do func() error, err error) error {
 	d.waits.Add(1)
 	defer d.waits.Add(-1)
 	for err != nil && isNoSpace(err) {
@@ -132,15 +155,12 @@ func (d *disk) try(name string, write func() error) error {
 		case <-d.gaveUp:
 			return err
 		}
-		err = write()
+		err = do()
 	}
 	return err
 }
 
-// A patientFS is where Pebble writes. A write that finds no room waits for it.
-//
-// A sync that finds no room is not made again: what it should have synced may
-// be gone.
+// A patientFS is where Pebble writes. See disk.try.
 type patientFS struct {
 	vfs.FS
 	d *disk
@@ -167,6 +187,10 @@ func (fs patientFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vf
 	return fs.file(name, func() (vfs.File, error) { return fs.FS.ReuseForWrite(old, name, c) })
 }
 
+func (fs patientFS) OpenDir(name string) (vfs.File, error) {
+	return fs.file(name, func() (vfs.File, error) { return fs.FS.OpenDir(name) })
+}
+
 func (fs patientFS) Link(old, name string) error {
 	return fs.d.try(name, func() error { return fs.FS.Link(old, name) })
 }
@@ -189,6 +213,30 @@ func (f patientFile) Write(p []byte) (n int, err error) {
 		return err
 	})
 	return n, err
+}
+
+// once is for what is not done again when it found no room: what it should have
+// synced may be gone, and the second time would not say so.
+func (f patientFile) once(do func() error) error {
+	return f.d.try(f.name, func() error {
+		err := do()
+		if isNoSpace(err) && f.d.patient.Load() {
+			err = fmt.Errorf("%v", err)
+		}
+		return err
+	})
+}
+
+func (f patientFile) Sync() error     { return f.once(f.File.Sync) }
+func (f patientFile) SyncData() error { return f.once(f.File.SyncData) }
+func (f patientFile) Close() error    { return f.once(f.File.Close) }
+
+func (f patientFile) SyncTo(length int64) (full bool, err error) {
+	err = f.once(func() error {
+		full, err = f.File.SyncTo(length)
+		return err
+	})
+	return full, err
 }
 
 func isNoSpace(err error) bool {

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sys/unix"
 )
 
 // files is where a store's files are. Tests have a file system that loses what
@@ -32,6 +34,10 @@ const (
 	cacheSize = memTables*memTableSize + 64<<20
 
 	bitsPerName = 10
+
+	// leastMark is less than a mark takes in a memtable: its key, what Pebble
+	// adds to it, and a node of a skip list.
+	leastMark = 40
 )
 
 // metaVersion is the version of the layout of keys and values. A store of
@@ -85,6 +91,7 @@ func OpenSeen(o SeenOptions) (*Seen, error) {
 		lost:    make(chan struct{}),
 		queue:   queue{wake: make(chan struct{}, 1)},
 	}
+	s.disk.lose = func(why error) { _ = s.lose(why) }
 	if o.files.fs == nil {
 		s.options.files.fs = vfs.Default
 	}
@@ -115,7 +122,11 @@ func (s *Seen) open() error {
 	}
 	lock, err := pebble.LockDirectory(dir, fs)
 	if err != nil {
-		return environment{fmt.Errorf("lock it against other processes: %w", err)}
+		var errno syscall.Errno
+		if !errors.As(err, &errno) || errno == unix.EAGAIN {
+			err = fmt.Errorf("%w: %w", errLocked, err)
+		}
+		return environment{err}
 	}
 	opened := s.opened.Add(1)
 	o := s.pebbleOptions(lock, opened)
@@ -130,6 +141,8 @@ func (s *Seen) open() error {
 	}
 	s.disk.patient.Store(true)
 	s.db, s.lock = db, lock
+	s.memTableMarks = memTables * int64(o.MemTableSize) / leastMark
+	s.flushed = nil // Pebble makes tables of the log before it is open
 	return nil
 }
 
@@ -170,12 +183,14 @@ func syncFolder(fs vfs.FS, dir string) error {
 }
 
 func (s *Seen) pebbleOptions(lock *pebble.Lock, opened int64) *pebble.Options {
+	memTable := s.disk.open(s.options)
+	s.groupNames = int(memTable / 1024) // a mark and an event take a quarter of that
 	o := &pebble.Options{
 		FS:                          patientFS{s.options.files.fs, &s.disk},
 		Lock:                        lock,
 		Cache:                       pebble.NewCache(cacheSize),
 		FormatMajorVersion:          pebble.FormatNewest,
-		MemTableSize:                s.disk.open(s.options),
+		MemTableSize:                memTable,
 		MemTableStopWritesThreshold: memTables,
 		L0CompactionThreshold:       4,
 		MaxOpenFiles:                512,
@@ -191,6 +206,12 @@ func (s *Seen) pebbleOptions(lock *pebble.Lock, opened int64) *pebble.Options {
 				}
 			},
 		},
+	}
+	if limit := s.options.MaxBytes; limit > 0 {
+		// A compaction into the lowest level would else write all of a
+		// generation once more before it lets go of what it read.
+		o.LBaseMaxBytes = min(64<<20, max(1<<20, limit/32))
+		o.TargetFileSizes[0] = min(2<<20, max(256<<10, limit/128))
 	}
 	if s.options.Sync {
 		o.WALMinSyncInterval = func() time.Duration { return 500 * time.Microsecond }
@@ -212,6 +233,9 @@ func (s *Seen) load(db *pebble.DB) error {
 	}
 	err = s.meta.decode(value)
 	if err = errors.Join(err, closer.Close()); err != nil {
+		return err
+	}
+	if err := s.dropForgotten(db); err != nil {
 		return err
 	}
 	return s.loadQueue(db)

@@ -81,9 +81,14 @@ type Seen struct {
 	over    bool      // the whole store has outgrown its limit
 	trouble error     // that the last commit met, and is no damage
 	group   []*Names
-	fresh   []candidate
-	removed []uint64
-	pending chan pendingSync
+	// So many names are enough for a group: a batch that takes half a memtable
+	// would get one of its own.
+	groupNames    int
+	fresh         []candidate
+	memTableMarks int64           // more marks than all memtables hold
+	flushed       <-chan struct{} // closed when the memtables of the last turn are tables; nil = they are
+	removed       []uint64
+	pending       chan pendingSync
 }
 
 // The first byte of a key. Marks follow from keyMarks on: one of generation g
@@ -108,7 +113,7 @@ func (s *Seen) Fingerprint(name []byte) uint64 {
 func (s *Seen) Known(fingerprint uint64) bool { return s.memory.contains(fingerprint) }
 
 const (
-	groupMax      = 64                     // batches in one commit
+	groupMax      = 64                     // batches in one commit, at most 256
 	maintainEvery = time.Second            // syncing the log, and looking at age and size
 	removeEvery   = 200 * time.Millisecond // what was delivered gathers that long
 	stuckEvery    = 200 * time.Millisecond // looking whether a commit waits for a full disk
@@ -190,9 +195,10 @@ func (s *Seen) commitAll(in <-chan *Names, done func(*Names)) {
 				return
 			}
 			s.group = append(s.group[:0], n)
-			for len(s.group) < groupMax && len(in) > 0 {
+			for names := n.Len(); len(s.group) < groupMax && names < s.groupNames && len(in) > 0; {
 				if n, ok := <-in; ok {
 					s.group = append(s.group, n)
+					names += n.Len()
 				}
 			}
 			s.commit()

@@ -2,9 +2,14 @@ package store
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // wireName returns a name in wire form.
@@ -63,7 +68,7 @@ func (s *seenTest) seeMany(first uint64, count int) {
 	for i := range count {
 		name = madeUpName(name, first+uint64(i))
 		n.Add(s.Fingerprint(name), Sighting{Name: name, Flags: 0x8180, Type: 1, Class: 1, Minute: 29_000_000})
-		if n.Len() == 1000 || i == count-1 {
+		if n.Len() == 200 || i == count-1 {
 			s.in <- n
 			n = <-s.done
 		}
@@ -190,7 +195,9 @@ func TestGenerations(t *testing.T) {
 	s.see("busy.example", "rare.example")
 	want(t, s.events(true), "busy", "rare")
 	turn := func() {
-		s.Seen.turn(time.Now()) // the committer is at rest
+		if err := s.turn(time.Now()); err != nil { // the committer is at rest
+			t.Fatal(err)
+		}
 	}
 	turn()
 	s.see("busy.example")
@@ -201,5 +208,175 @@ func TestGenerations(t *testing.T) {
 	turn()
 	s.see("busy.example")
 	want(t, s.events(true), "busy")
+	s.stop()
+}
+
+// Many workers meet the same names at once, in batches of any size: every name
+// has one event, whatever the grouping.
+func TestAnyGroupingGivesTheSameEvents(t *testing.T) {
+	for _, sync := range []bool{false, true} {
+		for _, workers := range []int{1, 2, 8} {
+			const distinct = 5000
+			s := openSeen(t, SeenOptions{Dir: t.TempDir(), Backlog: 2 * distinct, Sync: sync, Entries: 2000})
+			meetAtOnce(s, workers, distinct)
+			close(s.in)
+			<-s.end // what came in is committed
+			got := make(map[string]int)
+			if err := s.Read(func(e Event) bool { got[string(e.Name)]++; return true }); err != nil {
+				t.Fatal(err)
+			}
+			for i := range uint64(distinct) {
+				if n := got[string(madeUpName(nil, i))]; n != 1 {
+					t.Fatalf("sync %t, %d workers: name %d has %d events", sync, workers, i, n)
+				}
+			}
+			if len(got) != distinct || s.Stats().Queued != distinct || s.Backlog() != distinct {
+				t.Errorf("sync %t, %d workers: %d names have events, %+v", sync, workers, len(got), s.Stats())
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// meetAtOnce lets workers see the same names, each in an order of its own.
+func meetAtOnce(s *seenTest, workers, distinct int) {
+	free := make(chan *Names, 2*workers)
+	for range 2 * workers {
+		free <- new(Names)
+	}
+	go func() { // what comes back is used again
+		for n := range s.done {
+			free <- n
+		}
+	}()
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			var name []byte
+			n := <-free
+			size := 1 + rand.IntN(100)
+			for _, number := range rand.Perm(distinct) {
+				name = madeUpName(name, uint64(number))
+				if p := s.Fingerprint(name); !s.Known(p) {
+					n.Add(p, Sighting{Name: name, Minute: 29_000_000})
+				}
+				if n.Len() == size {
+					s.in <- n
+					n, size = <-free, 1+rand.IntN(100)
+				}
+			}
+			s.in <- n
+		})
+	}
+	all.Wait()
+}
+
+// A clean stop loses nothing, even if the power is cut in the next moment.
+func TestACleanStopLosesNothing(t *testing.T) {
+	disk := vfs.NewCrashableMem()
+	o := SeenOptions{Dir: "pebble", Backlog: 10_000, files: files{disk}}
+	s := openSeen(t, o)
+	s.seeMany(0, 3000)
+	var numbers []uint64
+	if err := s.Read(func(e Event) bool { numbers = append(numbers, e.Number); return len(numbers) < 1000 }); err != nil {
+		t.Fatal(err)
+	}
+	close(s.in)
+	<-s.end
+	if err := s.Remove(numbers); err != nil { // the broker had a last moment
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o.files.fs = disk.CrashClone(vfs.CrashCloneCfg{})
+	s = openSeen(t, o)
+	if n := s.Backlog(); n != 2000 {
+		t.Errorf("%d events wait, not 2000", n)
+	}
+	s.seeMany(0, 3000)
+	if n := s.Backlog(); n != 2000 {
+		t.Errorf("%d events wait after the same names, not 2000", n)
+	}
+	s.stop()
+}
+
+// A store that was stopped leaves no goroutine behind.
+func TestNoGoroutineIsLeft(t *testing.T) {
+	before := runtime.NumGoroutine()
+	s := openSeen(t, SeenOptions{Dir: t.TempDir(), Backlog: 1000, Sync: true})
+	s.seeMany(0, 500)
+	s.stop()
+	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			b := make([]byte, 1<<16)
+			t.Fatalf("%d goroutines, %d before\n%s", runtime.NumGoroutine(), before, b[:runtime.Stack(b, true)])
+		}
+	}
+}
+
+// After seen_retention the next generation begins, once.
+func TestRetention(t *testing.T) {
+	o := SeenOptions{Dir: t.TempDir(), Backlog: 1000, Retention: time.Hour}
+	s := openSeen(t, o)
+	s.see("busy.example")
+	s.stop()
+	turned := func(since time.Time, want uint64) {
+		t.Helper()
+		seen, err := OpenSeen(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen.meta.since = since.Unix()
+		generation := seen.meta.generation
+		for range 3 {
+			seen.maintain()
+		}
+		if n := seen.meta.generation - generation; n != want {
+			t.Errorf("since %v: %d turns, want %d", since, n, want)
+		}
+		if err := seen.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	turned(time.Now().Add(-time.Minute), 0)
+	turned(time.Now().Add(-2*time.Hour), 1)
+	turned(time.Now().Add(1000*time.Hour), 0) // the clock was put back
+	s = openSeen(t, o)
+	s.see("busy.example", "new.example")
+	want(t, s.events(true), "busy", "new")
+	s.stop()
+}
+
+// Names in the memtables are not looked up there when memory covers them: after
+// a restart and after a turn, when memory is empty, they are still known.
+func TestNamesInMemTablesAreKnown(t *testing.T) {
+	o := SeenOptions{Dir: t.TempDir(), Backlog: 10_000, Entries: 5_000_000}
+	s := openSeen(t, o)
+	if !s.memoryCoversMemTables() {
+		t.Fatal("memory does not cover the memtables")
+	}
+	var names []string
+	for i := range 1000 {
+		names = append(names, fmt.Sprintf("n%d.example", i))
+	}
+	s.see(names...)
+	if n := len(s.events(true)); n != len(names) {
+		t.Fatalf("%d events for %d names", n, len(names))
+	}
+	for range 3 {
+		s.see(names...)
+		if err := s.turn(time.Now()); err != nil { // the committer is at rest
+			t.Fatal(err)
+		}
+		s.see(names...)
+		want(t, s.events(true))
+	}
+	s.stop()
+	s = openSeen(t, o)
+	s.see(names...)
+	want(t, s.events(true))
 	s.stop()
 }

@@ -169,3 +169,26 @@ func BenchmarkFingerprint(b *testing.B) {
 		sum += s.Fingerprint(name)
 	}
 }
+
+// BenchmarkDrain measures a queue that waited: how long the store takes to open
+// with it, and to read and remove it. An operation is an event.
+func BenchmarkDrain(b *testing.B) {
+	o := SeenOptions{Dir: b.TempDir(), Backlog: b.N + 1, Entries: 1000}
+	st := openSeen(b, o)
+	st.seeMany(0, b.N)
+	st.stop()
+	begin := time.Now()
+	st = openSeen(b, o)
+	opened := time.Since(begin)
+	ended := make(chan struct{})
+	close(ended)
+	b.ResetTimer()
+	drain(b, st.Seen, ended)
+	for st.Backlog() > 0 { // the last batch
+		drain(b, st.Seen, ended)
+	}
+	st.stop() // what was removed is taken out of Pebble
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+	b.ReportMetric(float64(opened.Milliseconds()), "ms-to-open")
+}

@@ -1,0 +1,1 @@
+"sha256-pMYu3G1zUVG9dp9tZAbeen5cuhFF82NNwF6u4PQXjfA="
