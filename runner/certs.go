@@ -1,7 +1,6 @@
 package runner
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -23,19 +22,11 @@ type stamp struct {
 	changed time.Time
 }
 
-// settling is how long after it was changed a file may change again without
-// its stamp saying so: the clock of a file system is coarse.
-const settling = 2 * time.Second
-
-// stampOf returns the zero stamp, which no file has, for one that was changed
-// right now.
-func stampOf(path string) (stamp, error) {
-	info, err := os.Stat(path)
-	if err != nil || time.Since(info.ModTime()) < settling {
-		return stamp{}, err
-	}
-	return stamp{info.Size(), info.ModTime()}, nil
-}
+// settling is how long a file must not have changed before it is read: while it
+// is written it may look whole, and be half of the old one and half of the new
+// one. It is also longer than a tick of any file system's clock, so that every
+// later change shows in the stamp.
+const settling = time.Second
 
 // A reread is a value made of files, which is made again when they change.
 // Nobody signals that they did, and they are not replaced at one moment: while
@@ -46,65 +37,88 @@ type reread[T any] struct {
 	log   *zap.Logger
 
 	// All guarded by mu.
-	mu       sync.Mutex
-	stamps   []stamp  // of contents; the zero stamp if they are to be read again
-	contents [][]byte // as they were last read
-	problem  string   // with them; empty if value was made of them
-	value    T
+	mu      sync.Mutex
+	stamps  []stamp // of what value was made of
+	problem string  // with what the files hold now; empty if there is none
+	value   T
 }
 
-// newReread makes the value for the first time.
+// newReread makes the value for the first time, of what is there.
 func newReread[T any](log *zap.Logger, parse func([][]byte) (T, error), files ...string) (*reread[T], error) {
-	r := &reread[T]{files: files, parse: parse, log: log, stamps: make([]stamp, len(files)), contents: make([][]byte, len(files))}
-	if _, err := r.readLocked(); err != nil { // nobody else has r yet
+	r := &reread[T]{files: files, parse: parse, log: log}
+	stamps, settled, err := r.stat()
+	if err != nil {
 		return nil, err
 	}
-	return r, nil
+	if settled { // else it is read once more
+		r.stamps = stamps
+	}
+	r.value, err = r.readAll()
+	return r, err
 }
 
-// readLocked makes the value if what the files hold has changed. It is to be
-// called again soon after an error.
-func (r *reread[T]) readLocked() (changed bool, err error) {
-	stamps := make([]stamp, len(r.files))
-	for i, path := range r.files {
-		if stamps[i], err = stampOf(path); err != nil {
-			return false, err
+// stat returns the stamps of the files, and whether all have settled.
+func (r *reread[T]) stat() (stamps []stamp, settled bool, err error) {
+	settled = true
+	for _, path := range r.files {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, false, err
 		}
+		stamps = append(stamps, stamp{info.Size(), info.ModTime()})
+		age := time.Since(info.ModTime())
+		settled = settled && (age < 0 || age >= settling) // the clock may have been set back
 	}
-	if r.problem == "" && slices.Equal(stamps, r.stamps) && !slices.Contains(stamps, stamp{}) {
-		return false, nil
-	}
+	return stamps, settled, nil
+}
+
+// readAll makes a value of what the files hold.
+func (r *reread[T]) readAll() (value T, err error) {
 	contents := make([][]byte, len(r.files))
 	for i, path := range r.files {
 		if contents[i], err = os.ReadFile(path); err != nil {
-			return false, err
+			return value, err
 		}
 	}
-	if r.problem == "" && slices.EqualFunc(contents, r.contents, bytes.Equal) {
-		r.stamps = stamps
-		return false, nil
+	if value, err = r.parse(contents); err != nil {
+		return value, fmt.Errorf("%s: %w", r.files[0], err)
 	}
-	value, err := r.parse(contents)
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", r.files[0], err)
-	}
-	r.stamps, r.contents, r.value = stamps, contents, value
-	return true, nil
+	return value, nil
 }
 
 // get returns the value, of the files as they are or as they were last good.
 func (r *reread[T]) get() T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch changed, err := r.readLocked(); {
-	case err != nil && err.Error() != r.problem:
+	stamps, settled, err := r.stat()
+	if err == nil {
+		if !settled || r.problem == "" && slices.Equal(stamps, r.stamps) {
+			return r.value
+		}
+		var value T
+		value, err = r.readAll()
+		if after, _, _ := r.stat(); err == nil && !slices.Equal(stamps, after) {
+			return r.value // it changes right now
+		}
+		if err == nil {
+			r.stamps, r.value, r.problem = stamps, value, ""
+			r.log.Info("a changed file was read", zap.Strings("files", r.files))
+		}
+	}
+	if err != nil && err.Error() != r.problem {
 		r.problem = err.Error()
 		r.log.Warn("a changed file cannot be used, what it held before stays in use", zap.Error(err))
-	case err == nil && changed:
-		r.problem = ""
-		r.log.Info("a changed file was read", zap.Strings("files", r.files))
 	}
 	return r.value
+}
+
+// follow makes r what other is, which was made of other files.
+func (r *reread[T]) follow(other *reread[T]) {
+	other.mu.Lock()
+	defer other.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.files, r.parse, r.stamps, r.value, r.problem = other.files, other.parse, other.stamps, other.value, other.problem
 }
 
 // readCertificate makes a certificate that is read again of its file and that
@@ -183,12 +197,28 @@ type tlsFiles struct {
 	httpTLS  *tls.Config // nil without http_url
 	httpKey  *output.SigningKey
 
-	certificates map[string]*reread[*tls.Certificate] // by file
+	certificates map[string]*reread[*tls.Certificate] // by setting
+	authorities  map[string]*reread[*x509.CertPool]
+}
+
+// follow makes the certificates and authorities those of other, which was loaded
+// later. Which there are does not change.
+func (f *tlsFiles) follow(other *tlsFiles) {
+	for setting, r := range f.certificates {
+		if o := other.certificates[setting]; o != nil {
+			r.follow(o)
+		}
+	}
+	for setting, r := range f.authorities {
+		if o := other.authorities[setting]; o != nil {
+			r.follow(o)
+		}
+	}
 }
 
 // loadTLS reads them. The error joins all that is wrong.
 func loadTLS(cfg *Config, log *zap.Logger) (*tlsFiles, error) {
-	f := &tlsFiles{certificates: make(map[string]*reread[*tls.Certificate])}
+	f := &tlsFiles{certificates: make(map[string]*reread[*tls.Certificate]), authorities: make(map[string]*reread[*x509.CertPool])}
 	var errs []error
 	certificate := func(setting, cert, key string) (r *reread[*tls.Certificate]) {
 		if cert == "" || key == "" {
@@ -199,7 +229,7 @@ func loadTLS(cfg *Config, log *zap.Logger) (*tlsFiles, error) {
 			errs = append(errs, fmt.Errorf("%s: %w", setting, err))
 			return nil
 		}
-		f.certificates[cert] = r
+		f.certificates[setting] = r
 		return r
 	}
 	authorities := func(setting, file string) (r *reread[*x509.CertPool]) {
@@ -209,7 +239,9 @@ func loadTLS(cfg *Config, log *zap.Logger) (*tlsFiles, error) {
 		r, err := readAuthorities(log, file)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", setting, err))
+			return nil
 		}
+		f.authorities[setting] = r
 		return r
 	}
 	if cfg.InputTLS != "" {

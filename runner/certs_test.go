@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -94,14 +93,14 @@ func leafCert(c *x509.Certificate) {
 	c.ExtKeyUsage = append(c.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
 }
 
-// put writes a file the way that nobody should: in place. It says that it was
-// written a while ago, or at a moment that is not settled yet.
-func put(t testing.TB, path string, content []byte, age time.Duration) {
+// put writes a file in place, as of a minute ago: it has settled. Each is as of
+// a moment later than the one before.
+func put(t testing.TB, path string, content []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	then := time.Now().Add(-age)
+	then := time.Now().Add(-time.Minute)
 	if err := os.Chtimes(path, then, then); err != nil {
 		t.Fatal(err)
 	}
@@ -119,8 +118,8 @@ func newPair(t testing.TB, i *issuer) *pair {
 	t.Helper()
 	dir := t.TempDir()
 	p := &pair{t: t, cert: filepath.Join(dir, "tls.crt"), key: filepath.Join(dir, "tls.key")}
-	put(t, p.cert, i.chain, time.Hour)
-	put(t, p.key, i.keyPEM, time.Hour)
+	put(t, p.cert, i.chain)
+	put(t, p.key, i.keyPEM)
 	var core zapcore.Core
 	core, p.logs = observer.New(zap.DebugLevel)
 	var err error
@@ -147,97 +146,113 @@ func (p *pair) has(i *issuer, lines int) {
 func TestReread(t *testing.T) {
 	root := issue(t, nil, "root", authorityCert)
 	one, two, three := issue(t, root, "one", leafCert), issue(t, root, "two", leafCert), issue(t, root, "three", leafCert)
-	for _, age := range []time.Duration{time.Minute, 0} { // settled, or just written
-		t.Run(fmt.Sprint("age ", age), func(t *testing.T) {
-			p := newPair(t, one)
-			minute := age
-			write := func(path string, content []byte) {
-				if age > 0 {
-					minute -= time.Second // a later time, long ago
-				}
-				put(t, path, content, minute)
-			}
-			p.has(one, 0)
-			write(p.cert, two.certPEM) // half of a pair
-			p.has(one, 1)
-			write(p.key, two.keyPEM)
-			p.has(two, 1)
+	p := newPair(t, one)
+	p.has(one, 0)
+	put(t, p.cert, two.certPEM) // half of a pair
+	p.has(one, 1)
+	put(t, p.key, two.keyPEM)
+	p.has(two, 1)
 
-			write(p.key, three.keyPEM) // the other half first
-			p.has(two, 1)
-			write(p.cert, three.certPEM)
-			p.has(three, 1)
+	put(t, p.key, three.keyPEM) // the other half first
+	p.has(two, 1)
+	put(t, p.cert, three.certPEM)
+	p.has(three, 1)
 
-			write(p.cert, one.certPEM[:100])
-			p.has(three, 1)
-			write(p.cert, nil)
-			p.has(three, 0) // it cannot be used for the same reason
-			write(p.cert, []byte("garbage\n"))
-			p.has(three, 0)
-			write(p.cert, three.certPEM) // as it was
-			p.has(three, 1)
+	put(t, p.cert, one.certPEM[:100])
+	p.has(three, 1)
+	put(t, p.cert, nil)
+	p.has(three, 0) // it cannot be used for the same reason
+	put(t, p.cert, []byte("garbage\n"))
+	p.has(three, 0)
+	put(t, p.cert, three.certPEM) // as it was
+	p.has(three, 1)
 
-			if err := os.Remove(p.key); err != nil {
-				t.Fatal(err)
-			}
-			p.has(three, 1)
-			write(p.key, three.keyPEM)
-			p.has(three, 1)
-
-			write(p.key, three.keyPEM) // touched
-			p.has(three, 0)
-
-			// Replaced by renaming, both.
-			write(p.cert+".new", one.certPEM)
-			write(p.key+".new", one.keyPEM)
-			for _, path := range []string{p.cert, p.key} {
-				if err := os.Rename(path+".new", path); err != nil {
-					t.Fatal(err)
-				}
-			}
-			p.has(one, 1)
-		})
+	if err := os.Remove(p.key); err != nil {
+		t.Fatal(err)
 	}
+	p.has(three, 1)
+	put(t, p.key, three.keyPEM)
+	p.has(three, 1)
+
+	// Replaced by renaming, both.
+	put(t, p.cert+".new", one.certPEM)
+	put(t, p.key+".new", one.keyPEM)
+	for _, path := range []string{p.cert, p.key} {
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.has(one, 1)
 }
 
-// A file that changes twice in one tick of its clock, and is as long as before,
-// is noticed all the same.
-func TestRereadSameStamp(t *testing.T) {
+// What was written a moment ago is not looked at: more may come. After that
+// moment it is, by itself.
+func TestRereadSettles(t *testing.T) {
 	root := issue(t, nil, "root", authorityCert)
-	one := issue(t, root, "one", leafCert)
-	two := issue(t, root, "two", leafCert)
-	for len(two.certPEM) != len(one.certPEM) || len(two.keyPEM) != len(one.keyPEM) {
+	one, two := issue(t, root, "one", leafCert), issue(t, root, "two", leafCert)
+	p := newPair(t, one)
+	for _, f := range []struct {
+		path    string
+		content []byte
+	}{{p.cert, []byte("garbage")}, {p.cert, two.certPEM}, {p.key, two.keyPEM}} {
+		if err := os.WriteFile(f.path, f.content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.has(one, 0)
+	}
+	until(t, "the new certificate", func() bool { return p.r.get().Leaf.Equal(two.cert) })
+	p.has(two, 1)
+
+	// A clock that was set back does not hold it up.
+	put(t, p.cert, one.certPEM)
+	put(t, p.key, one.keyPEM)
+	year := time.Now().AddDate(1, 0, 0)
+	for _, path := range []string{p.cert, p.key} {
+		if err := os.Chtimes(path, year, year); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.has(one, 1)
+}
+
+// What was not settled at the start is read once more.
+func TestRereadYoungAtFirst(t *testing.T) {
+	root := issue(t, nil, "root", authorityCert)
+	one, two := issue(t, root, "one", leafCert), issue(t, root, "two", leafCert)
+	for len(two.certPEM) != len(one.certPEM) {
 		two = issue(t, root, "two", leafCert)
 	}
-	p := newPair(t, one)
-	now := time.Now()
-	stamp := func() {
-		for _, path := range []string{p.cert, p.key} {
-			if err := os.Chtimes(path, now, now); err != nil {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "c"), filepath.Join(dir, "k")
+	moment := time.Now()
+	write := func(i *issuer) {
+		put(t, cert, i.certPEM)
+		put(t, key, i.keyPEM)
+		for _, path := range []string{cert, key} {
+			if err := os.Chtimes(path, moment, moment); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	put(t, p.cert, two.certPEM, 0)
-	stamp()
-	p.has(one, 1)
-	put(t, p.key, two.keyPEM, 0)
-	stamp()
-	p.has(two, 1)
+	write(one)
+	r, err := readCertificate(zap.NewNop(), cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(two) // the same size at the same moment
+	if !r.get().Leaf.Equal(one.cert) {
+		t.Error("it is read before it has settled")
+	}
+	until(t, "the other certificate", func() bool { return r.get().Leaf.Equal(two.cert) })
 }
 
-// A file that cannot be read at first is read when it can be, although that
-// changes nothing in its stamp.
+// A file that cannot be read for a while, here a folder is in its place, is read
+// when it can be.
 func TestRereadPermission(t *testing.T) {
-	if os.Getuid() == 0 {
-		// Root reads everything: a folder in the place of the file cannot be read
-		// by anybody.
-		t.Log("as root, with a folder")
-	}
 	root := issue(t, nil, "root", authorityCert)
 	one, two := issue(t, root, "one", leafCert), issue(t, root, "two", leafCert)
 	p := newPair(t, one)
-	put(t, p.cert, two.certPEM, time.Minute)
+	put(t, p.cert, two.certPEM)
 	if err := os.Remove(p.key); err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +267,7 @@ func TestRereadPermission(t *testing.T) {
 	if err := os.Remove(p.key); err != nil {
 		t.Fatal(err)
 	}
-	put(t, p.key, two.keyPEM, time.Minute)
+	put(t, p.key, two.keyPEM)
 	p.has(two, 1)
 }
 
@@ -262,8 +277,8 @@ func TestRereadAtFirst(t *testing.T) {
 	dir := t.TempDir()
 	f := func(cert, key []byte, want string) {
 		t.Helper()
-		put(t, filepath.Join(dir, "c"), cert, 0)
-		put(t, filepath.Join(dir, "k"), key, 0)
+		put(t, filepath.Join(dir, "c"), cert)
+		put(t, filepath.Join(dir, "k"), key)
 		_, err := readCertificate(zap.NewNop(), filepath.Join(dir, "c"), filepath.Join(dir, "k"))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {
 			t.Errorf("%v, want %q with the path", err, want)
@@ -278,10 +293,7 @@ func TestRereadAtFirst(t *testing.T) {
 	if _, err := readCertificate(zap.NewNop(), filepath.Join(dir, "absent"), filepath.Join(dir, "k")); !os.IsNotExist(err) {
 		t.Errorf("absent: %v", err)
 	}
-	if _, err := readAuthorities(zap.NewNop(), filepath.Join(dir, "k")); err != nil {
-		t.Errorf("any certificate may be an authority: %v", err)
-	}
-	put(t, filepath.Join(dir, "k"), []byte("no"), 0)
+	put(t, filepath.Join(dir, "k"), []byte("no"))
 	if _, err := readAuthorities(zap.NewNop(), filepath.Join(dir, "k")); err == nil || !strings.Contains(err.Error(), "no certificate") {
 		t.Errorf("no authority: %v", err)
 	}
@@ -305,38 +317,42 @@ func putAuthorities(t testing.TB, path string, all ...*issuer) {
 	for _, i := range all {
 		b = append(b, i.certPEM...)
 	}
-	put(t, path, b, 0)
+	put(t, path, b)
 }
 
-// handshake shakes hands over a pipe, and passes an octet each way: in TLS 1.3
-// a client learns what the server thinks of its certificate only then.
-func handshake(client, server *tls.Config) (clientErr, serverErr error) {
-	a, b := net.Pipe()
-	deadline := time.Now().Add(patience)
-	a.SetDeadline(deadline)
-	b.SetDeadline(deadline)
-	talk := func(c *tls.Conn, conn net.Conn) error {
-		defer conn.Close()
-		if err := c.Handshake(); err != nil {
-			return err
-		}
-		if _, err := c.Write([]byte{1}); err != nil {
-			return err
-		}
-		_, err := io.ReadFull(c, make([]byte, 1))
-		return err
+// handshake shakes hands, and passes an octet each way: in TLS 1.3 a client
+// learns what the server thinks of its certificate only then.
+func handshake(t testing.TB, client, server *tls.Config) (clientErr, serverErr error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	a, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []net.Conn{a, b} {
+		c.SetDeadline(time.Now().Add(patience))
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
+		defer b.Close()
 		c := tls.Server(b, server)
-		if serverErr = c.Handshake(); serverErr == nil {
-			if _, serverErr = io.ReadFull(c, make([]byte, 1)); serverErr == nil {
-				_, serverErr = c.Write([]byte{1})
-			}
+		if _, serverErr = io.ReadFull(c, make([]byte, 1)); serverErr == nil {
+			_, serverErr = c.Write([]byte{1})
 		}
-		b.Close()
 	})
-	clientErr = talk(tls.Client(a, client), a)
+	c := tls.Client(a, client)
+	if _, clientErr = c.Write([]byte{1}); clientErr == nil {
+		_, clientErr = io.ReadFull(c, make([]byte, 1))
+	}
+	a.Close()
 	wg.Wait()
 	return clientErr, serverErr
 }
@@ -357,9 +373,9 @@ func TestClientTLSIsStrict(t *testing.T) {
 		server := &tls.Config{Certificates: []tls.Certificate{cert}}
 		pool := x509.NewCertPool()
 		pool.AddCert(root.cert)
-		want, _ := handshake(&tls.Config{RootCAs: pool, ServerName: host}, server)
+		want, _ := handshake(t, &tls.Config{RootCAs: pool, ServerName: host}, server)
 		authorities, _ := authoritiesOf(t, root)
-		got, _ := handshake(clientTLS(host, authorities, nil), server)
+		got, _ := handshake(t, clientTLS(host, authorities, nil), server)
 		if (want == nil) != accepted {
 			t.Errorf("%s: crypto/tls says %v", what, want)
 		}
@@ -415,7 +431,8 @@ func TestClientTLSIsStrict(t *testing.T) {
 	leaf := issue(t, middle, "leaf", serverCert)
 	f("intermediate missing", "broker.test", leaf, leaf.certPEM, false)
 	f("intermediate and strangers", "broker.test", leaf, slices.Concat(leaf.certPEM, foreign.certPEM, middle.certPEM, root.certPEM), true)
-	f("its own root is sent along", "broker.test", issue(t, foreign, "leaf", serverCert), nil, false)
+	stranger := issue(t, foreign, "leaf", serverCert)
+	f("its own root is sent along", "broker.test", stranger, slices.Concat(stranger.certPEM, foreign.certPEM), false)
 }
 
 func TestClientTLSVersion(t *testing.T) {
@@ -427,14 +444,14 @@ func TestClientTLSVersion(t *testing.T) {
 	}
 	authorities, _ := authoritiesOf(t, root)
 	client := clientTLS("broker.test", authorities, nil)
-	if err, _ := handshake(client, &tls.Config{Certificates: []tls.Certificate{cert}, MaxVersion: tls.VersionTLS12}); err == nil {
+	if err, _ := handshake(t, client, &tls.Config{Certificates: []tls.Certificate{cert}, MaxVersion: tls.VersionTLS12}); err == nil {
 		t.Error("TLS 1.2 is accepted")
 	}
 	// Without a pool there is that of the system, and crypto/tls checks.
 	if c := clientTLS("broker.test", nil, nil); c.InsecureSkipVerify || c.ServerName != "broker.test" || c.MinVersion != tls.VersionTLS13 {
 		t.Error("without authorities, nobody checks")
 	}
-	if err, _ := handshake(clientTLS("broker.test", nil, nil), &tls.Config{Certificates: []tls.Certificate{cert}}); err == nil {
+	if err, _ := handshake(t, clientTLS("broker.test", nil, nil), &tls.Config{Certificates: []tls.Certificate{cert}}); err == nil {
 		t.Error("the system knows the test's authority")
 	}
 }
@@ -449,14 +466,14 @@ func TestTLSFollowsFiles(t *testing.T) {
 	serverConfig, clientConfig := serverTLS(server.r, serverPool), clientTLS("broker.test", clientPool, client.r)
 	f := func(what string, clientGood, serverGood bool) {
 		t.Helper()
-		gotClient, gotServer := handshake(clientConfig, serverConfig)
+		gotClient, gotServer := handshake(t, clientConfig, serverConfig)
 		if (gotClient == nil) != clientGood || (gotServer == nil) != serverGood {
 			t.Errorf("%s: client says %v, server says %v", what, gotClient, gotServer)
 		}
 	}
 	renew := func(p *pair, i *issuer) {
-		put(t, p.cert, i.chain, 0)
-		put(t, p.key, i.keyPEM, 0)
+		put(t, p.cert, i.chain)
+		put(t, p.key, i.keyPEM)
 	}
 	f("at first", true, true)
 	renew(server, issue(t, young, "server", serverCert))
@@ -469,7 +486,7 @@ func TestTLSFollowsFiles(t *testing.T) {
 	f("which the server knows now", true, true)
 	putAuthorities(t, clientCA, old)
 	f("which the client knows no more", false, false)
-	put(t, clientCA, []byte("garbage"), 0)
+	put(t, clientCA, []byte("garbage"))
 	f("and garbage changes nothing", false, false)
 	putAuthorities(t, clientCA, young)
 	f("in the end", true, true)
@@ -477,8 +494,8 @@ func TestTLSFollowsFiles(t *testing.T) {
 	renew(client, issue(t, middle, "client", leafCert))
 	renew(server, issue(t, middle, "server", serverCert))
 	f("with an intermediate", true, true)
-	put(t, client.cert, nil, 0)
-	put(t, server.cert, nil, 0)
+	put(t, client.cert, nil)
+	put(t, server.cert, nil)
 	f("the last good ones", true, true)
 }
 
@@ -494,41 +511,37 @@ func TestTLSDuringRewrite(t *testing.T) {
 		rounds = 3
 	}
 	var last [2]*issuer
-	rewritten := make(chan struct{})
+	turn, rewritten := make(chan struct{}), make(chan struct{})
+	inSteps := func(path string, content []byte) { inSteps(t, path, content, turn) }
 	go func() {
 		defer close(rewritten)
 		for round := range rounds {
 			last = [2]*issuer{issue(t, root, "server", serverCert), issue(t, root, "client", leafCert)}
 			for i, p := range []*pair{server, client} {
 				if round%2 == 0 {
-					inSteps(t, p.cert, last[i].chain)
-					inSteps(t, p.key, last[i].keyPEM)
+					inSteps(p.cert, last[i].chain)
+					inSteps(p.key, last[i].keyPEM)
 				} else {
-					inSteps(t, p.key, last[i].keyPEM)
-					inSteps(t, p.cert, last[i].chain)
+					inSteps(p.key, last[i].keyPEM)
+					inSteps(p.cert, last[i].chain)
 				}
 			}
-			inSteps(t, serverCA, root.certPEM)
+			inSteps(serverCA, root.certPEM)
 		}
 	}()
 	n := 0
 	for done := false; !done; n++ {
-		select {
+		select { // a step for each handshake, at the same time
 		case <-rewritten:
 			done = true
-		default:
+		case turn <- struct{}{}:
 		}
-		if a, b := handshake(clientConfig, serverConfig); a != nil || b != nil {
+		if a, b := handshake(t, clientConfig, serverConfig); a != nil || b != nil {
 			t.Fatalf("handshake %d: %v, %v", n, a, b)
 		}
 	}
 	for i, p := range []*pair{server, client} {
-		if !p.r.get().Leaf.Equal(last[i].cert) {
-			t.Errorf("file %d: the last certificate is not in use", i)
-		}
-	}
-	if n < rounds {
-		t.Errorf("only %d handshakes", n)
+		until(t, "the last certificate", func() bool { return p.r.get().Leaf.Equal(last[i].cert) })
 	}
 	if lines := server.logs.Len(); lines > 8*rounds {
 		t.Errorf("%d lines in the log of %d changes", lines, rounds)
@@ -537,7 +550,7 @@ func TestTLSDuringRewrite(t *testing.T) {
 
 // inSteps writes over a file in place, a few octets at a time, and truncates it
 // at the end: no state in between is a certificate.
-func inSteps(t testing.TB, path string, content []byte) {
+func inSteps(t testing.TB, path string, content []byte, turn <-chan struct{}) {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		t.Error(err)
@@ -545,6 +558,7 @@ func inSteps(t testing.TB, path string, content []byte) {
 	}
 	defer f.Close()
 	for chunk := range slices.Chunk(content, 97) {
+		<-turn
 		if _, err := f.Write(chunk); err != nil {
 			t.Error(err)
 		}
@@ -564,16 +578,16 @@ func TestNotAfter(t *testing.T) {
 	if got := notAfter(p.r); got != float64(one.cert.NotAfter.Unix()) {
 		t.Errorf("%v", got)
 	}
-	put(t, p.cert, two.certPEM, 0)
-	put(t, p.key, two.keyPEM, 0)
+	put(t, p.cert, two.certPEM)
+	put(t, p.key, two.keyPEM)
 	if got := notAfter(p.r); got != float64(two.cert.NotAfter.Unix()) {
 		t.Errorf("after the change: %v", got)
 	}
 	// The leaf counts, not what follows it.
 	middle := issue(t, root, "middle", func(c *x509.Certificate) { authorityCert(c); c.NotAfter = time.Now().Add(time.Minute) })
 	three := issue(t, middle, "leaf", leafCert)
-	put(t, p.cert, three.chain, 0)
-	put(t, p.key, three.keyPEM, 0)
+	put(t, p.cert, three.chain)
+	put(t, p.key, three.keyPEM)
 	if got := notAfter(p.r); got != float64(three.cert.NotAfter.Unix()) {
 		t.Errorf("with an intermediate: %v", got)
 	}
@@ -586,10 +600,10 @@ func TestWarnOfKey(t *testing.T) {
 		t.Helper()
 		dir := t.TempDir()
 		path := func(name string) string { return filepath.Join(dir, name) }
-		put(t, path("key"), []byte(jwk), 0)
-		put(t, path("tls.crt"), client.chain, 0)
-		put(t, path("tls.key"), client.keyPEM, 0)
-		put(t, path("ca.crt"), root.certPEM, 0)
+		put(t, path("key"), []byte(jwk))
+		put(t, path("tls.crt"), client.chain)
+		put(t, path("tls.key"), client.keyPEM)
+		put(t, path("ca.crt"), root.certPEM)
 		cfg := &Config{MQTTSigningKeyFile: path("key"), MQTTClientCertFile: path("tls.crt"), MQTTClientKeyFile: path("tls.key"), MQTTCAFile: path("ca.crt")}
 		if err := cfg.MQTTServer.UnmarshalText([]byte("broker.test")); err != nil {
 			t.Fatal(err)
@@ -628,7 +642,7 @@ func TestWarnOfKey(t *testing.T) {
 func TestLoadTLSErrors(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b", "c", "d"} {
-		put(t, filepath.Join(dir, name), []byte("garbage"), 0)
+		put(t, filepath.Join(dir, name), []byte("garbage"))
 	}
 	cfg := &Config{
 		InputTLS: "127.0.0.1:1", InputTLSCertFile: filepath.Join(dir, "a"), InputTLSKeyFile: filepath.Join(dir, "b"), InputTLSClientCAFile: filepath.Join(dir, "absent"),

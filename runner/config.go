@@ -23,9 +23,9 @@ type Config struct {
 
 	InputTCP             string `toml:"input_tcp" help:"host:port to listen on for plain TCP"`
 	InputTLS             string `toml:"input_tls" help:"host:port to listen on for TLS 1.3"`
-	InputTLSCertFile     string `toml:"input_tls_cert_file" help:"certificate of the TLS listener, PEM, the leaf first"`
-	InputTLSKeyFile      string `toml:"input_tls_key_file" help:"key of the TLS listener's certificate, PEM"`
-	InputTLSClientCAFile string `toml:"input_tls_client_ca_file" help:"certificate authorities, PEM; when given, a TLS client must show a certificate of one of them"`
+	InputTLSCertFile     string `toml:"input_tls_cert_file" reload:"path" help:"certificate of the TLS listener, PEM, the leaf first"`
+	InputTLSKeyFile      string `toml:"input_tls_key_file" reload:"path" help:"key of the TLS listener's certificate, PEM"`
+	InputTLSClientCAFile string `toml:"input_tls_client_ca_file" reload:"path" help:"certificate authorities, PEM; when given, a TLS client must show a certificate of one of them"`
 
 	MaxConnections int `toml:"max_connections" default:"256" help:"connections served at once, all inputs together; more are refused and counted"`
 	MaxFrameSize   int `toml:"max_frame_size" default:"262144" help:"largest dnstap frame in bytes, at most 16 MiB; a larger one is skipped and counted"`
@@ -56,17 +56,17 @@ type Config struct {
 	NewQnameBacklog  int      `toml:"new_qname_backlog" default:"1000000" help:"events kept while the broker is away; above, names are new again when they are seen next"`
 
 	MQTTServer         ServerURL `toml:"mqtt_server" help:"broker, as host, host:port or URL (mqtts, tls, ssl, mqtt, tcp, wss, ws); without a scheme TLS; empty = no events are made"`
-	MQTTCAFile         string    `toml:"mqtt_ca_file" help:"certificate authorities of the broker, PEM; empty = those of the system"`
-	MQTTClientCertFile string    `toml:"mqtt_client_cert_file" help:"client certificate, PEM, the leaf first"`
-	MQTTClientKeyFile  string    `toml:"mqtt_client_key_file" help:"key of the client certificate, PEM"`
+	MQTTCAFile         string    `toml:"mqtt_ca_file" reload:"path" help:"certificate authorities of the broker, PEM; empty = those of the system"`
+	MQTTClientCertFile string    `toml:"mqtt_client_cert_file" reload:"path" help:"client certificate, PEM, the leaf first"`
+	MQTTClientKeyFile  string    `toml:"mqtt_client_key_file" reload:"path" help:"key of the client certificate, PEM"`
 	MQTTSigningKeyFile string    `toml:"mqtt_signing_key_file" help:"private key that events are signed with, a JWK of type Ed25519; its kid names the node"`
 	MQTTKeepalive      Duration  `toml:"mqtt_keepalive" default:"30s" help:"longest silence towards the broker, whole seconds; 0s = no limit"`
 	MQTTQoS            int       `toml:"mqtt_qos" default:"1" help:"1: an event is kept until the broker has taken it; 0: it is sent and forgotten"`
 
 	HTTPURL            string   `toml:"http_url" help:"base URL of the receiver that histograms are uploaded to, https; empty = they stay in the outbox"`
-	HTTPCAFile         string   `toml:"http_ca_file" help:"certificate authorities of the receiver, PEM; empty = those of the system"`
-	HTTPClientCertFile string   `toml:"http_client_cert_file" help:"client certificate, PEM, the leaf first"`
-	HTTPClientKeyFile  string   `toml:"http_client_key_file" help:"key of the client certificate, PEM"`
+	HTTPCAFile         string   `toml:"http_ca_file" reload:"path" help:"certificate authorities of the receiver, PEM; empty = those of the system"`
+	HTTPClientCertFile string   `toml:"http_client_cert_file" reload:"path" help:"client certificate, PEM, the leaf first"`
+	HTTPClientKeyFile  string   `toml:"http_client_key_file" reload:"path" help:"key of the client certificate, PEM"`
 	HTTPSigningKeyFile string   `toml:"http_signing_key_file" help:"private key that uploads are signed with, a JWK of type Ed25519"`
 	SentRetention      Duration `toml:"sent_retention" default:"24h" help:"delete delivered histograms that are older; 0s = never"`
 	OutboxMaxBytes     int64    `toml:"outbox_max_bytes" default:"1073741824" help:"size of the outbox, above which the oldest histograms are deleted; 0 = no limit"`
@@ -84,8 +84,8 @@ type setting struct {
 	def    string // as it would be written in the file, without quotes
 	help   string
 	secret bool
-	reload bool // read again on SIGHUP
-	index  int  // of the field
+	reload string // "yes": on SIGHUP; "path": then, too, but it cannot come or go; "": on restart
+	index  int    // of the field
 }
 
 // settings describes the fields of Config in their order. It is never changed.
@@ -102,7 +102,7 @@ var settings = func() []setting {
 			def:    f.Tag.Get("default"),
 			help:   f.Tag.Get("help"),
 			secret: f.Type == reflect.TypeFor[Secret](),
-			reload: f.Tag.Get("reload") == "yes",
+			reload: f.Tag.Get("reload"),
 			index:  i,
 		})
 	}

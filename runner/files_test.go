@@ -525,6 +525,7 @@ func TestFullDiskAtTheStop(t *testing.T) {
 
 // The folders become read-only, or are gone, while it runs.
 func TestFoldersCannotBeWrittenTo(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it waits until a histogram is tried again")
 	}

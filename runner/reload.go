@@ -87,20 +87,30 @@ func (d *daemon) loadAgain() (*view, error) {
 		return nil, err
 	}
 	v, err := loadView(cfg)
-	_, errTLS := loadTLS(cfg, zap.NewNop())
+	files, errTLS := loadTLS(cfg, d.log)
 	if err = errors.Join(err, errTLS); err != nil {
 		return nil, err
 	}
+	d.files.follow(files)
 	if keys := needRestart(d.cfg, cfg); len(keys) > 0 {
 		d.log.Warn("these settings have changed and need a restart", zap.Strings("settings", keys))
 	}
 	return v, nil
 }
 
-// needRestart returns the keys of settings that differ and are not reloaded.
+// needRestart returns the keys of settings that differ and are not reloaded. The
+// path of a certificate may change, but not whether there is one.
 func needRestart(a, b *Config) (keys []string) {
 	for _, s := range settings {
-		if !s.reload && !reflect.DeepEqual(s.field(a).Interface(), s.field(b).Interface()) {
+		x, y := s.field(a), s.field(b)
+		same := reflect.DeepEqual(x.Interface(), y.Interface())
+		switch s.reload {
+		case "yes":
+			same = true
+		case "path":
+			same = x.IsZero() == y.IsZero()
+		}
+		if !same {
 			keys = append(keys, s.key)
 		}
 	}

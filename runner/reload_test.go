@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"crypto/tls"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -233,7 +234,7 @@ func TestReloadUnderLoad(t *testing.T) {
 func TestEveryKeyThatIsReloadedIsInTheView(t *testing.T) {
 	var keys []string
 	for _, s := range settings {
-		if s.reload {
+		if s.reload == "yes" {
 			keys = append(keys, s.key)
 		}
 	}
@@ -241,4 +242,39 @@ func TestEveryKeyThatIsReloadedIsInTheView(t *testing.T) {
 	if !slices.Equal(keys, want) {
 		t.Errorf("got %q", keys)
 	}
+}
+
+// A certificate of another path is that of the next handshake.
+func TestReloadOfACertificate(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, dir)
+	settings := func(name string) string {
+		ca.issue(name, ca)
+		return fmt.Sprintf("input_tls_cert_file = %q\ninput_tls_key_file = %q", filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key"))
+	}
+	address := freeAddress(t)
+	r, path := reloadable(t, fmt.Sprintf("input_tls = %q", address), settings("one"))
+	serial := func() string {
+		conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	before := serial()
+	config, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := strings.Index(string(config), "input_tls_cert_file")
+	write(t, path, string(config[:i])+settings("two"))
+	r.reload()
+	if after := serial(); after == before {
+		t.Error("the certificate is still the first")
+	}
+	if told := r.log.entries("these settings have changed and need a restart"); len(told) != 0 {
+		t.Errorf("the log says %v", told)
+	}
+	r.stop()
 }

@@ -89,7 +89,13 @@ func newDaemon(cfg *Config, log *zap.Logger, version string, stop <-chan struct{
 		return nil, fmt.Errorf("the store of seen names: %w", err)
 	}
 	d.connect(view, output.Meta{Version: version, Node: node}, stop)
-	for file, cert := range files.certificates {
+	gauged := make(map[string]bool)
+	for _, cert := range files.certificates {
+		file := cert.files[0]
+		if gauged[file] {
+			continue // it is used for the broker and for the receiver
+		}
+		gauged[file] = true
 		d.metrics.gauge("certificate_not_after_seconds", "When a certificate ends, in seconds since 1970.", prometheus.Labels{"file": file}, func() float64 { return notAfter(cert) })
 	}
 	d.metrics.watchFolders(cfg.DataDir, d.minutes.dir)
