@@ -85,6 +85,7 @@ func (s *Seen) turn(now time.Time) error {
 	}
 	s.meta = next
 	s.memory.clear()
+	s.flush()
 	return s.unlessPanic(func() error { return s.dropForgotten(s.db) })
 }
 

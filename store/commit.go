@@ -134,18 +134,41 @@ func (s *Seen) lookIn(generation byte, where place) error {
 }
 
 // memoryCoversMemTables reports whether every mark that is not in a table yet
-// is in memory for certain: memory remembers as many as memtables hold, and was
-// not cleared since those of now were begun.
+// is in memory for certain: memory holds at least the last limit names that
+// were added to it, and no more than that were added since what was in
+// memtables then is in tables. What is added may be a name that has long been
+// in a table, so Pebble's own flushes do not see to that.
 func (s *Seen) memoryCoversMemTables() bool {
-	if s.flushed != nil {
-		select {
-		case <-s.flushed:
-			s.flushed = nil
-		default:
-			return false
-		}
+	if int64(s.memory.limit) < s.memTableMarks {
+		return false // it would take more flushes than there are anyway
 	}
-	return int64(s.memory.limit) >= s.memTableMarks
+	if s.flushed == nil && s.remembered >= s.memory.limit/2 {
+		s.flush()
+	}
+	if s.flushed == nil {
+		return true
+	}
+	select {
+	case <-s.flushed:
+		s.flushed = nil
+		return s.remembered < s.memory.limit/2
+	default:
+		return false
+	}
+}
+
+// flush begins to make tables of the memtables, for memoryCoversMemTables. If
+// that fails, it counts as not done yet.
+func (s *Seen) flush() {
+	s.flushed, s.remembered = make(chan struct{}), 0
+	// What comes of an error, the next commit meets, too.
+	_ = s.unlessPanic(func() error {
+		flushed, err := s.db.AsyncFlush()
+		if err == nil {
+			s.flushed = flushed
+		}
+		return err
+	})
 }
 
 // write writes what was found out as one batch, and then into memory.
@@ -180,6 +203,7 @@ func (s *Seen) write() error {
 	for i := range s.fresh {
 		if p := s.fresh[i].print; p != 0 {
 			s.memory.add(p)
+			s.remembered++
 		}
 	}
 	return nil

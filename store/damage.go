@@ -186,6 +186,9 @@ func (s *Seen) lose(why error) error {
 // unlessLost returns what f does, or why the store is lost: f may hang in
 // Pebble then, and never end.
 func (s *Seen) unlessLost(f func() error) error {
+	if s.isLost() {
+		return s.why // the committer may still be at it
+	}
 	done := make(chan error, 1)
 	go func() { done <- s.unlessPanic(f) }()
 	select {

@@ -142,7 +142,7 @@ func (s *Seen) open() error {
 	s.disk.patient.Store(true)
 	s.db, s.lock = db, lock
 	s.memTableMarks = memTables * int64(o.MemTableSize) / leastMark
-	s.flushed = nil // Pebble makes tables of the log before it is open
+	s.flushed, s.remembered = nil, 0 // Pebble makes tables of the log before it is open
 	return nil
 }
 

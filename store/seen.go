@@ -86,7 +86,8 @@ type Seen struct {
 	groupNames    int
 	fresh         []candidate
 	memTableMarks int64           // more marks than all memtables hold
-	flushed       <-chan struct{} // closed when the memtables of the last turn are tables; nil = they are
+	flushed       <-chan struct{} // closed when what the last flush began with is in tables; nil = it is
+	remembered    int             // names added to memory since then
 	removed       []uint64
 	pending       chan pendingSync
 }

@@ -40,6 +40,7 @@ func runAndCrash(t *testing.T, syncs bool, what string) (clones []crashClone) {
 	o := SeenOptions{Dir: "a/b/seen", Backlog: 100_000, Sync: syncs, files: files{fs}}
 	if what == "turn" { // a new generation for each 160 KiB
 		o.MaxBytes, o.Retention = 16<<20, 1
+		o.Entries = 60_000 // that is more than memtables hold
 	}
 	s := openSeen(t, o)
 	var mu sync.Mutex

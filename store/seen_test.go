@@ -380,3 +380,23 @@ func TestNamesInMemTablesAreKnown(t *testing.T) {
 	want(t, s.events(true))
 	s.stop()
 }
+
+// Names that memory forgot, because it was told of many that have long been in
+// tables, are still known when they are in a memtable.
+func TestNamesThatMemoryForgotAreKnown(t *testing.T) {
+	s := openSeen(t, SeenOptions{Dir: t.TempDir(), Backlog: 10_000, Entries: 1000})
+	s.memTableMarks = 0 // as if memory were large
+	s.seeMany(0, 4000)
+	if err := s.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		s.seeMany(1<<40, 10)
+		s.seeMany(0, 4000)
+		s.seeMany(1<<40, 10)
+	}
+	if n := s.Backlog(); n != 4010 {
+		t.Errorf("%d events of 4010 names", n)
+	}
+	s.stop()
+}
