@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -37,10 +38,11 @@ type reread[T any] struct {
 	log   *zap.Logger
 
 	// All guarded by mu.
-	mu      sync.Mutex
-	stamps  []stamp // of what value was made of
-	problem string  // with what the files hold now; empty if there is none
-	value   T
+	mu       sync.Mutex
+	stamps   []stamp  // of contents
+	contents [][]byte // that value was made of
+	problem  string   // with what the files hold now; empty if there is none
+	value    T
 }
 
 // newReread makes the value for the first time, of what is there.
@@ -53,7 +55,9 @@ func newReread[T any](log *zap.Logger, parse func([][]byte) (T, error), files ..
 	if settled { // else it is read once more
 		r.stamps = stamps
 	}
-	r.value, err = r.readAll()
+	if r.contents, err = r.read(); err == nil {
+		r.value, err = r.parse(r.contents)
+	}
 	return r, err
 }
 
@@ -72,44 +76,56 @@ func (r *reread[T]) stat() (stamps []stamp, settled bool, err error) {
 	return stamps, settled, nil
 }
 
-// readAll makes a value of what the files hold.
-func (r *reread[T]) readAll() (value T, err error) {
-	contents := make([][]byte, len(r.files))
+// read returns what the files hold.
+func (r *reread[T]) read() (contents [][]byte, err error) {
+	contents = make([][]byte, len(r.files))
 	for i, path := range r.files {
 		if contents[i], err = os.ReadFile(path); err != nil {
-			return value, err
+			return nil, err
 		}
 	}
-	if value, err = r.parse(contents); err != nil {
-		return value, fmt.Errorf("%s: %w", r.files[0], err)
-	}
-	return value, nil
+	return contents, nil
 }
 
 // get returns the value, of the files as they are or as they were last good.
 func (r *reread[T]) get() T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	stamps, settled, err := r.stat()
-	if err == nil {
-		if !settled || r.problem == "" && slices.Equal(stamps, r.stamps) {
-			return r.value
-		}
-		var value T
-		value, err = r.readAll()
-		if after, _, _ := r.stat(); err == nil && !slices.Equal(stamps, after) {
-			return r.value // it changes right now
-		}
-		if err == nil {
-			r.stamps, r.value, r.problem = stamps, value, ""
-			r.log.Info("a changed file was read", zap.Strings("files", r.files))
-		}
-	}
-	if err != nil && err.Error() != r.problem {
+	switch changed, err := r.readLocked(); {
+	case changed:
+		r.problem = ""
+		r.log.Info("a changed file was read", zap.Strings("files", r.files))
+	case err != nil && err.Error() != r.problem:
 		r.problem = err.Error()
 		r.log.Warn("a changed file cannot be used, what it held before stays in use", zap.Error(err))
 	}
 	return r.value
+}
+
+// readLocked makes the value anew if the files hold something else, or had a
+// problem.
+func (r *reread[T]) readLocked() (changed bool, err error) {
+	stamps, settled, err := r.stat()
+	if err != nil || !settled || r.problem == "" && slices.Equal(stamps, r.stamps) {
+		return false, err
+	}
+	contents, err := r.read()
+	if err != nil {
+		return false, err
+	}
+	if after, _, err := r.stat(); err != nil || !slices.Equal(stamps, after) {
+		return false, err // they change right now
+	}
+	if r.problem == "" && slices.EqualFunc(contents, r.contents, bytes.Equal) {
+		r.stamps = stamps
+		return false, nil
+	}
+	value, err := r.parse(contents)
+	if err != nil {
+		return false, err
+	}
+	r.stamps, r.contents, r.value = stamps, contents, value
+	return true, nil
 }
 
 // follow makes r what other is, which was made of other files.
@@ -118,7 +134,8 @@ func (r *reread[T]) follow(other *reread[T]) {
 	defer other.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.files, r.parse, r.stamps, r.value, r.problem = other.files, other.parse, other.stamps, other.value, other.problem
+	r.files, r.parse = other.files, other.parse
+	r.stamps, r.contents, r.value, r.problem = other.stamps, other.contents, other.value, other.problem
 }
 
 // readCertificate makes a certificate that is read again of its file and that
@@ -127,7 +144,7 @@ func readCertificate(log *zap.Logger, certFile, keyFile string) (*reread[*tls.Ce
 	return newReread(log, func(contents [][]byte) (*tls.Certificate, error) {
 		cert, err := tls.X509KeyPair(contents[0], contents[1])
 		if err != nil {
-			return nil, fmt.Errorf("with the key in %s: %w", keyFile, err)
+			return nil, fmt.Errorf("%s with the key in %s: %w", certFile, keyFile, err)
 		}
 		return &cert, nil
 	}, certFile, keyFile)
@@ -138,7 +155,7 @@ func readAuthorities(log *zap.Logger, file string) (*reread[*x509.CertPool], err
 	return newReread(log, func(contents [][]byte) (*x509.CertPool, error) {
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(contents[0]) {
-			return nil, errors.New("there is no certificate in PEM in it")
+			return nil, fmt.Errorf("%s: there is no certificate in PEM in it", file)
 		}
 		return pool, nil
 	}, file)

@@ -613,7 +613,7 @@ func TestWarnOfKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if files.key.ID != "node.test" || files.mqttTLS == nil || files.certificates[path("tls.crt")] == nil {
+		if files.key.ID != "node.test" || files.mqttTLS == nil || files.certificates["mqtt_client_cert_file"] == nil {
 			t.Errorf("files: %+v", files)
 		}
 		var got []string

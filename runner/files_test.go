@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	mathrand "math/rand/v2"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -206,6 +208,57 @@ func TestSessionWriterWithoutFolder(t *testing.T) {
 		}
 		if got := w.health.list(); got != nil {
 			t.Errorf("health is %q", got)
+		}
+	})
+}
+
+// A write that fails half-way takes all rows of the file with it, and all are
+// counted.
+func TestSessionWriterFailsHalfWay(t *testing.T) {
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		w := newWriterTest(t, dir)
+		go w.sessions.run()
+		noise := mathrand.NewChaCha8([32]byte{})
+		large := func() {
+			b := w.sessions.empty.take()
+			message := make([]byte, 1000)
+			for range 500 {
+				noise.Read(message)
+				b.Append(&output.Row{Name: []byte("\x01a\x00"), Response: message})
+			}
+			w.blocks <- b
+			synctest.Wait()
+		}
+		w.block(10)
+		large()
+		small := limit
+		small.Cur = 600_000
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &small); err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit)
+		large()
+		if n := w.lost(kindSession, "io"); n != 1010 {
+			t.Errorf("%v rows lost, want 1010", n)
+		}
+		checkFolder(t, dir)
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		large()
+		close(w.blocks)
+		w.end(1)
+		close(w.ends)
+		synctest.Wait()
+		if n := rowsIn(t, dir); n != 500 || w.lost(kindSession, "io") != 1010 {
+			t.Errorf("%d rows in files, want 500", n)
 		}
 	})
 }

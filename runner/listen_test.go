@@ -265,7 +265,8 @@ func TestTLSEndsWithCloseNotify(t *testing.T) {
 	r := newReception(600, 10)
 	f := newFront(t, r, nil)
 	r.take()
-	conn := tls.Client(dial(t, "tcp", f.tls), f.client(""))
+	raw := &recorder{Conn: dial(t, "tcp", f.tls)}
+	conn := tls.Client(raw, f.client(""))
 	conn.SetDeadline(time.Now().Add(patience))
 	if _, err := conn.Write(slices.Concat(readyFrame, startFrame, stopFrame)); err != nil {
 		t.Fatal(err)
@@ -278,6 +279,23 @@ func TestTLSEndsWithCloseNotify(t *testing.T) {
 	if !bytes.Equal(got, want) {
 		t.Errorf("got %x, want %x", got, want)
 	}
+	// crypto/tls does without. The last record is an encrypted alert: two octets,
+	// one for its type and a tag of 16.
+	if alert := []byte{23, 3, 3, 0, 2 + 1 + 16}; !bytes.HasPrefix(raw.b[max(0, len(raw.b)-24):], alert) {
+		t.Errorf("the stream ends in %x", raw.b[max(0, len(raw.b)-24):])
+	}
+}
+
+// A recorder keeps what is read.
+type recorder struct {
+	net.Conn
+	b []byte
+}
+
+func (r *recorder) Read(p []byte) (int, error) {
+	n, err := r.Conn.Read(p)
+	r.b = append(r.b, p[:n]...)
+	return n, err
 }
 
 // What does not speak Frame Streams is sent away at once, and one line says
@@ -478,13 +496,47 @@ func TestTLSRecordSizes(t *testing.T) {
 				t.Errorf("%.0f frames/s, want %.0f", rate, least)
 			}
 			p.finish()
+			f.end()
 			if got := len(r.taken()); got != n {
 				t.Errorf("%d frames of %d", got, n)
+			}
+			if per := n / r.chunks; per < 100 {
+				t.Errorf("%d frames in a chunk", per)
 			}
 		})
 	}
 	f("a frame a record", 1)
 	f("100 frames a record", 100)
+}
+
+// The end of a TLS stream comes together with its last frames.
+func TestTLSFramesAndEndAtOnce(t *testing.T) {
+	r := newReception(600, 1)
+	f := newFront(t, r, nil)
+	r.take()
+	g := &gatherer{Conn: dial(t, "tcp", f.tls)}
+	conn := tls.Client(g, f.client(""))
+	p := newPeer(t, conn)
+	p.open()
+	until(t, "START to be read", func() bool { return len(r.log.entries("resolver connected")) == 1 })
+	g.gather = true
+	p.send(framed([]byte("one")))
+	p.send(framed([]byte("two")))
+	if err := conn.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	g.Conn.SetWriteDeadline(time.Time{}) // CloseWrite lets no more writes through
+	if _, err := g.Conn.Write(g.b); err != nil {
+		t.Fatal(err)
+	}
+	p.closed()
+	f.end()
+	if n := len(r.taken()); n != 2 {
+		t.Errorf("%d frames of 2", n)
+	}
+	if ends := r.ended(); ends["eof"] != 1 {
+		t.Errorf("streams ended: %v", ends)
+	}
 }
 
 // A TLS record comes an octet at a time.

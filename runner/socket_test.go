@@ -29,15 +29,15 @@ func needRoot(t testing.TB) {
 	}
 }
 
-// connectAs connects to a socket as another user, of one group.
-func connectAs(path string, uid, gid int) error {
+// as calls f as another user, of one group.
+func as(uid, gid int, f func() error) error {
 	result := make(chan error)
 	go func() {
 		// The ids are of this thread, which ends with the goroutine; but the
 		// process's first one never does.
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			result <- connectAs(path, uid, gid) // on another thread
+			result <- as(uid, gid, f) // on another thread
 			runtime.UnlockOSThread()
 			return
 		}
@@ -52,15 +52,24 @@ func connectAs(path string, uid, gid int) error {
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
 				return fmt.Errorf("setresuid: %w", errno)
 			}
-			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				return err
-			}
-			defer unix.Close(fd)
-			return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+			return f()
 		}()
 	}()
 	return <-result
+}
+
+func connect(path string) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+}
+
+// connectAs connects to a socket as another user, of one group.
+func connectAs(path string, uid, gid int) error {
+	return as(uid, gid, func() error { return connect(path) })
 }
 
 func mustListenUnix(t testing.TB, path string, mode fs.FileMode, group string) *unixSocket {
@@ -165,30 +174,26 @@ func TestSocketIsNeverReachableTooEarly(t *testing.T) {
 	needRoot(t)
 	defer syscall.Umask(syscall.Umask(0))
 	dir := socketDir(t)
+	path := filepath.Join(dir, "s")
 	var stop atomic.Bool
-	var connects atomic.Int64
 	var watchers sync.WaitGroup
 	watchers.Go(func() {
-		for !stop.Load() {
-			entries, _ := os.ReadDir(dir)
-			for _, e := range entries {
-				path := filepath.Join(dir, e.Name())
-				conn, err := net.Dial("unix", path)
-				if err != nil {
-					continue
-				}
-				conn.Close()
-				connects.Add(1)
-				if info, err := os.Lstat(path); err == nil && (info.Mode().Perm() != 0o620 || info.Sys().(*syscall.Stat_t).Gid != 65532) {
-					t.Errorf("%s could be reached with mode %v and group %d", path, info.Mode(), info.Sys().(*syscall.Stat_t).Gid)
-					return
+		names := []string{path, filepath.Join(dir, fmt.Sprintf(".edm%d", os.Getpid()))}
+		err := as(65533, 65533, func() error {
+			for !stop.Load() {
+				for _, name := range names {
+					if connect(name) == nil {
+						return fmt.Errorf("somebody else could connect to %s", name)
+					}
 				}
 			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
 		}
 	})
-	path := filepath.Join(dir, "s")
-	deadline := time.Now().Add(time.Second)
-	for n := 0; n < 50 || connects.Load() < 20 && time.Now().Before(deadline); n++ {
+	for began := time.Now(); time.Since(began) < 300*time.Millisecond; {
 		s, err := listenUnix(path, 0o620, "65532")
 		if err != nil {
 			t.Fatal(err)
@@ -318,13 +323,15 @@ func TestSocketIsNotStolen(t *testing.T) {
 
 // Of many that start at once exactly one gets the socket, and it works.
 func TestSocketStartersAtOnce(t *testing.T) {
-	for range 20 {
+	for range 50 {
 		path := filepath.Join(socketDir(t), "s")
 		deadSocket(t, path)
 		var starters sync.WaitGroup
+		begin := make(chan struct{})
 		got := make(chan *unixSocket, 8)
 		for range 8 {
 			starters.Go(func() {
+				<-begin
 				s, err := listenUnix(path, 0o660, "")
 				if err == nil {
 					got <- s
@@ -333,6 +340,7 @@ func TestSocketStartersAtOnce(t *testing.T) {
 				}
 			})
 		}
+		close(begin)
 		starters.Wait()
 		close(got)
 		if n := len(got); n != 1 {
