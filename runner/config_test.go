@@ -149,7 +149,7 @@ func TestConfigErrors(t *testing.T) {
 		`max_connections = "x"`),
 		`edm.toml:3: debug: expected true or false, got the string "yes"`,
 		`edm.toml:4: input_tls needs input_tls_key_file`,
-		`edm.toml:5: unknown key pebble-sink`,
+		`edm.toml:5: unknown key pebble-sink, did you mean pebble_sync`,
 		`edm.toml:6: input_tls_cert_file: expected a string, got the number 5`,
 		`edm.toml:8: max_connections: expected a whole number, got the string "x"`)
 }

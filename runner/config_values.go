@@ -97,6 +97,8 @@ func (s *ServerURL) UnmarshalText(text []byte) error {
 	}
 	port, known := mqttPorts[u.Scheme]
 	switch {
+	case strings.Contains(u.Hostname(), ":") && u.Host[0] != '[':
+		return fmt.Errorf("the IPv6 address in %s needs brackets around it", quote(string(text)))
 	case !known:
 		return fmt.Errorf("the scheme %s is none of mqtts, tls, ssl, mqtt, tcp, wss, ws", quote(u.Scheme))
 	case u.User != nil:

@@ -58,6 +58,7 @@ func TestServerURL(t *testing.T) {
 	bad("mqtts://broker.test/path", "more than a host")
 	bad("mqtts://broker.test?x=1", "more than a host")
 	bad("mqtts://", "")
+	bad("::1", "brackets")
 	bad(":8883", "")
 	bad("two words", "")
 }
