@@ -218,7 +218,7 @@ func FuzzEqualsOracle(f *testing.F) {
 		a, ok := netip.AddrFromSlice(addr)
 		for i, c := range ciphers {
 			got := c.Pseudonym(a)
-			if got != caches[i].Pseudonym(a) || got != caches[i].Pseudonym(a) {
+			if first, second := caches[i].Pseudonym(a), caches[i].Pseudonym(a); first != got || second != got {
 				t.Errorf("%s has another pseudonym in the cache", a)
 			}
 			if got.IsValid() != ok {

@@ -88,9 +88,9 @@ func (q *Question) ExtendedRcode(msg []byte) int {
 	if binary.BigEndian.Uint16(msg[10:]) == 0 {
 		return rcode // OPT stands in the additional section
 	}
-	w, ok := records(msg, q.End)
-	for more := ok; more; {
-		if more, ok = w.next(); more && w.typ == typeOPT {
+	w, more := records(msg, q.End)
+	for more {
+		if more, _ = w.next(); more && w.typ == typeOPT {
 			return rcode | int(w.ttl>>24)<<4
 		}
 	}

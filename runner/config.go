@@ -47,8 +47,6 @@ type Config struct {
 	HistogramHLLExplicitThreshold int           `toml:"histogram_hll_explicit_threshold" default:"20" help:"clients up to which a sketch keeps their hashes, 16 to 31"`
 	HistogramHash                 HistogramHash `toml:"histogram_hash" default:"pseudonym" help:"what client sketches are made of: pseudonym, or address, so that operators with different keys can merge them"`
 
-	MinimiserWorkers int `toml:"minimiser_workers" default:"0" help:"goroutines that work on frames; 0 = one per CPU"`
-
 	QnameSeenEntries int      `toml:"qname_seen_entries" default:"10000000" help:"names remembered in memory, 13 octets each; the rest is on the disk"`
 	PebbleSync       bool     `toml:"pebble_sync" default:"false" help:"sync every commit of the seen names before its events are sent"`
 	SeenRetention    Duration `toml:"seen_retention" default:"2160h" help:"a name that is not seen for this long, up to twice as long, is new again; 0s = never"`
@@ -71,6 +69,7 @@ type Config struct {
 	SentRetention      Duration `toml:"sent_retention" default:"24h" help:"delete delivered histograms that are older; 0s = never"`
 	OutboxMaxBytes     int64    `toml:"outbox_max_bytes" default:"1073741824" help:"size of the outbox, above which the oldest histograms are deleted; 0 = no limit"`
 
+	MinimiserWorkers    int    `toml:"minimiser_workers" default:"0" help:"goroutines that work on frames; 0 = one per CPU"`
 	MetricsListen       string `toml:"metrics_listen" default:"127.0.0.1:2112" help:"host:port of /metrics, /healthz and the status page; empty = off"`
 	Debug               bool   `toml:"debug" default:"false" help:"debug log, and /debug/pprof on metrics_listen"`
 	DebugDnstapFilename string `toml:"debug_dnstap_filename" help:"append every frame as it came to this file, as JSON; holds real client addresses"`

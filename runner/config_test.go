@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // usable is put in front of a configuration that is tested for something else.
@@ -61,7 +62,16 @@ func TestFourLinesAreEnough(t *testing.T) {
 		SessionFiles:                  true,
 		HistogramHLLExplicitThreshold: 20,
 		HistogramHash:                 HashPseudonym,
+		QnameSeenEntries:              10_000_000,
+		SeenRetention:                 Duration(90 * 24 * time.Hour),
+		SeenMaxBytes:                  10 << 30,
+		NewQnameBacklog:               1_000_000,
+		MQTTKeepalive:                 Duration(30 * time.Second),
+		MQTTQoS:                       1,
+		SentRetention:                 Duration(24 * time.Hour),
+		OutboxMaxBytes:                1 << 30,
 		MetricsListen:                 "127.0.0.1:2112",
+		source:                        cl,
 	}
 	if !reflect.DeepEqual(*got, want) {
 		t.Errorf("got  %#v\nwant %#v", *got, want)
