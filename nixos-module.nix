@@ -232,7 +232,7 @@ in
           ExecStart = "${lib.getExe cfg.package} -config /etc/edm/edm.toml";
           ExecReload = "${pkgs.coreutils}/bin/kill -HUP $MAINPID";
           Restart = "on-failure";
-          RestartSec = "2s";
+          RestartSec = "5s";
           # A list of ten million names takes half a minute to load.
           TimeoutStartSec = lib.mkDefault "5min";
           # edm writes what it has and ends within ten seconds.

@@ -191,6 +191,7 @@ func TestMakeInstall(t *testing.T) {
 		"lib/sysusers.d/edm.conf":        0o644,
 		"lib/tmpfiles.d/edm.conf":        0o644,
 		"share/doc/edm/LICENSE":          0o644,
+		"share/doc/edm/CHANGELOG.md":     0o644,
 		"share/doc/edm/README.md":        0o644,
 		"share/doc/edm/edm.toml.example": 0o644,
 	}

@@ -3,6 +3,7 @@
 #
 #   build.sh BINARY ARCH DEB
 set -eu
+umask 022
 binary=$(realpath "$1") arch=$2 deb=$(realpath -m "$3")
 cd "$(dirname "$0")/../.."
 version=$(cat VERSION)

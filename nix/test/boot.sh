@@ -12,8 +12,8 @@ kind=$1 what=$(readlink -f "$2") rows=$(readlink -f "$3")
 here=$(dirname "$(readlink -f "$0")")
 source=$here/../..
 work=$(mktemp -d /var/tmp/edm-boot.XXXXXX)
-trap 'umount -q "$work/root" || true; umount -q "$work" || true; rm -rf "$work"' EXIT
-unable() { echo "this machine forbids containers: $*"; exit 77; }
+trap 'umount -q "$work/root" "$work" 2>/dev/null || true; rm -rf "$work"' EXIT
+unable() { echo "this machine forbids containers: ${1%%$'\n'*}"; exit 77; }
 
 mount -t tmpfs tmpfs "$work" 2>"$work/why" || unable "$(cat "$work/why")"
 mkdir "$work"/{upper,work,root}
@@ -33,8 +33,10 @@ printf '[Unit]\nRequires=try.service\nAllowIsolate=yes\n' > "$units/try.target"
 boot 60 try.target || true
 [ -e "$root/var/log/booted" ] || unable "$(tail -1 "$work/console")"
 
-# No service of this machine's starts but those that the probe is about.
-rm -f "$root/usr/sbin/policy-rc.d" "$root/etc/edm" "$root/var/lib/edm" 2>/dev/null || true
+# As on a machine that has never seen edm, and may start services.
+rm -rf "$root"/usr/sbin/policy-rc.d "$root"/etc/{edm,keys} "$root"/{var/lib,usr/bin,usr/local/bin}/edm "$root"/etc/systemd/system/edm* \
+  "$root"/var/log/{journal,probe,booted}
+sed -i '/^edm:/d' "$root"/etc/{passwd,shadow,group,gshadow}
 mkdir -p "$root/etc/unbound" "$root/etc/mosquitto"
 cat > "$root/etc/unbound/unbound.conf" <<'U'
 server:
@@ -90,9 +92,9 @@ After=$wants
 [Service]
 Type=oneshot
 ExecStart=/usr/local/bin/probe
-StandardOutput=file:/var/log/probe
-StandardError=file:/var/log/probe
-ExecStopPost=/bin/systemctl poweroff --force
+StandardOutput=append:/var/log/probe
+StandardError=append:/var/log/probe
+ExecStopPost=/bin/systemctl poweroff --force --force
 TimeoutStartSec=100
 P
 printf '[Unit]\nRequires=probe.service\nAllowIsolate=yes\n' > "$units/probe.target"
