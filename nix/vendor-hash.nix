@@ -1,1 +1,1 @@
-"sha256-pMYu3G1zUVG9dp9tZAbeen5cuhFF82NNwF6u4PQXjfA="
+"sha256-WDiy3dK0K1WP99dVplxenpdfv28Mjg0XPfyFPC3YpLY="

@@ -80,7 +80,7 @@ func (r *reread[T]) stat() (stamps []stamp, settled bool, err error) {
 func (r *reread[T]) read() (contents [][]byte, err error) {
 	contents = make([][]byte, len(r.files))
 	for i, path := range r.files {
-		if contents[i], err = os.ReadFile(path); err != nil {
+		if contents[i], err = readFile(path); err != nil {
 			return nil, err
 		}
 	}

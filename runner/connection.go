@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -61,6 +62,8 @@ type reading struct {
 	metrics *metrics
 	log     *zap.Logger
 	until   atomic.Pointer[time.Time] // when all streams end; nil while the listeners are open
+
+	refusals limiter // of their log lines
 }
 
 // A refusal is why a stream was closed before its first frame. reason is its
@@ -120,7 +123,29 @@ func (c *connection) refused(err error) {
 		}
 	}
 	c.shared.metrics.refusal(r.reason).Inc()
-	c.shared.log.Warn("connection refused", c.fields(zap.String("reason", r.reason), zap.String("cause", r.text))...)
+	if c.shared.refusals.allow(time.Now()) {
+		c.shared.log.Warn("connection refused", c.fields(zap.String("reason", r.reason), zap.String("cause", r.text))...)
+	}
+}
+
+// refusalLines is how many refusals a second are logged; all are counted.
+const refusalLines = 10
+
+// A limiter keeps whoever can connect from filling the log.
+type limiter struct {
+	mu     sync.Mutex
+	second int64 // guarded by mu
+	n      int   // in this second; guarded by mu
+}
+
+func (l *limiter) allow(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := now.Unix(); s != l.second {
+		l.second, l.n = s, 0
+	}
+	l.n++
+	return l.n <= refusalLines
 }
 
 // handshake brings the stream to where data frames begin: READY, ACCEPT, START

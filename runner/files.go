@@ -109,6 +109,7 @@ func (s *sessionWriter) commit(stop time.Time) {
 	} else if path, err = s.file.Commit(s.meta, stop); err != nil {
 		s.lost(rows, err)
 	} else {
+		s.health.clear(s.log, kindSession)
 		s.metrics.sessionRows.Add(float64(rows))
 		s.metrics.filesWritten.WithLabelValues(kindSession).Inc()
 		s.log.Info("session file written", zap.String("file", path), zap.Int("rows", rows))

@@ -47,7 +47,8 @@ func openWeb(cfg *Config, m *metrics, h *health) (*web, error) {
 	})
 	if cfg.Debug {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		// Not the command line: a key may be in it.
+		mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound)
 		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)

@@ -141,7 +141,7 @@ func TestHTTP(t *testing.T) {
 		"/metrics": ok, "/healthz": ok, "/": ok, "/absent": absent, "/metrics/": absent,
 		"/debug/pprof/": absent, "/debug/pprof/heap": absent, "/debug/pprof/cmdline": absent, "/debug/pprof/profile?seconds=1": absent,
 	})
-	f("debug", true, map[string]int{"/debug/pprof/": ok, "/debug/pprof/heap": ok, "/debug/pprof/cmdline": ok, "/debug/pprof/symbol": ok})
+	f("debug", true, map[string]int{"/debug/pprof/": ok, "/debug/pprof/heap": ok, "/debug/pprof/cmdline": absent, "/debug/pprof/symbol": ok})
 }
 
 // Every problem is a line, and the status says that something is wrong.

@@ -125,11 +125,12 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 	}
 	fails := func(what, cause string) {
 		t.Helper()
-		before := len(r.log.entries("degraded"))
+		const line = "reload failed, everything stays as it was"
+		before := len(r.log.entries(line))
 		r.signals <- syscall.SIGHUP
-		until(t, what, func() bool { return len(r.log.entries("degraded")) > before })
-		last := r.log.entries("degraded")[before]
-		if s := fmt.Sprint(last["problem"]); !strings.Contains(s, cause) || last["part"] != "reload" {
+		until(t, what, func() bool { return len(r.log.entries(line)) > before })
+		last := r.log.entries(line)[before]
+		if s := fmt.Sprint(last["error"]); !strings.Contains(s, cause) {
 			t.Errorf("%s: the log says %v", what, last)
 		}
 		if r.metric("edm_reload_success") != 0 {
@@ -153,6 +154,18 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 	write(t, names, "a.example\nb.example\n")
 	write(t, clients, "192.0.2.1\r\n 198.51.100.0/24 # a comment\n\nnot an address\n")
 	fails("a bad line", clients+":4")
+	write(t, clients, "192.0.2.1\nstill not an address\n")
+	fails("another bad line", clients+":2")
+	if err := os.Remove(clients); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(clients, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fails("a pipe", "not a file")
+	if err := os.Remove(clients); err != nil {
+		t.Fatal(err)
+	}
 	write(t, clients, "192.0.2.1\n")
 	mend()
 
@@ -179,7 +192,7 @@ func TestReloadNamesWhatNeedsARestart(t *testing.T) {
 	write(t, path, strings.Replace(string(config), "minimiser_workers = 2", "minimiser_workers = 3", 1)+"\npebble_sync = true\nsession_files = false\n")
 	r.reload()
 	told := r.log.entries("these settings have changed and need a restart")
-	if len(told) != 1 || fmt.Sprint(told[0]["settings"]) != "[minimiser_workers pebble_sync]" {
+	if len(told) != 1 || fmt.Sprint(told[0]["settings"]) != "[pebble_sync minimiser_workers]" {
 		t.Errorf("the log says %v", told)
 	}
 	p := r.connect()

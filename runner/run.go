@@ -272,7 +272,15 @@ func Replay(ctx context.Context, cfg *Config, log *zap.Logger, files []string, v
 func Check(cfg *Config) error {
 	_, err := loadView(cfg)
 	_, errTLS := loadTLS(cfg, zap.NewNop())
-	return errors.Join(err, errTLS)
+	_, errGroup := lookupGroup(cfg.InputUnixGroup)
+	if errGroup != nil {
+		errGroup = fmt.Errorf("input_unix_group: %w", errGroup)
+	}
+	var errDir error
+	if info, err := os.Stat(cfg.DataDir); err == nil && !info.IsDir() {
+		errDir = fmt.Errorf("data_dir: %s is not a folder", cfg.DataDir)
+	}
+	return errors.Join(err, errTLS, errGroup, errDir)
 }
 
 // notify tells the service manager, if there is one. It is no reason to stop

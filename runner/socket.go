@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"os/user"
@@ -28,8 +29,8 @@ type unixSocket struct {
 //  1. lock the folder, so that of two that start at once one is first
 //  2. see what is at path: nothing, or a socket that nobody listens on; if
 //     somebody does, or if it is another kind of file, give up
-//  3. bind a socket to a name of its own in the folder
-//  4. set its mode and group
+//  3. bind a socket of mode 0 to a name of its own in the folder
+//  4. set its group, then its mode
 //  5. listen; only now can anyone connect
 //  6. rename it to path, in place of a dead one
 //
@@ -65,17 +66,22 @@ func listenUnix(path string, mode fs.FileMode, group string) (*unixSocket, error
 	if len(bound) > unixPathLimit { // it may be longer than path
 		bound = fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(temp))
 	}
+	// The mode of the socket is that of the file that bind makes. Without it, a
+	// connect that is let in between bind and chmod could wait for listen.
+	if err := unix.Fchmod(fd, 0); err != nil {
+		return nil, fmt.Errorf("make a socket: %w", err)
+	}
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: bound}); err != nil {
 		return nil, fmt.Errorf("bind %s: %w", temp, err)
 	}
 	defer os.Remove(temp) // gone already if all goes well
-	if err := os.Chmod(temp, mode); err != nil {
-		return nil, err
-	}
 	if gid >= 0 {
 		if err := os.Lchown(temp, -1, gid); err != nil {
 			return nil, err
 		}
+	}
+	if err := os.Chmod(temp, mode); err != nil {
+		return nil, err
 	}
 	if err := unix.Listen(fd, unix.SOMAXCONN); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
@@ -141,8 +147,11 @@ func lookupGroup(group string) (gid int, err error) {
 	if group == "" {
 		return -1, nil
 	}
-	if gid, err := strconv.Atoi(group); err == nil && gid >= 0 {
-		return gid, nil
+	if n, err := strconv.ParseUint(group, 10, 64); err == nil {
+		if n >= math.MaxUint32 { // which means "as it is"
+			return 0, fmt.Errorf("%s is no number of a group", group)
+		}
+		return int(n), nil
 	}
 	g, err := user.LookupGroup(group)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 
 	"edm/cryptopan"
@@ -74,7 +75,7 @@ func loadView(cfg *Config) (*view, error) {
 func loadCipher(cfg *Config) (*cryptopan.Cipher, error) {
 	key := []byte(string(cfg.CryptopanKey))
 	if path := cfg.CryptopanKeyFile; path != "" {
-		b, err := os.ReadFile(path)
+		b, err := readFile(path)
 		if err != nil {
 			return nil, err
 		}
@@ -87,4 +88,17 @@ func loadCipher(cfg *Config) (*cryptopan.Cipher, error) {
 		}
 	}
 	return cryptopan.New(key, []byte(cfg.CryptopanKeySalt))
+}
+
+// readFile reads a file that a setting names. It does not wait for the other end
+// of a pipe, which may never come.
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeCharDevice) != 0 {
+		return nil, fmt.Errorf("%s is not a file", path)
+	}
+	return os.ReadFile(path)
 }

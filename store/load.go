@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,10 @@ func LoadDictionary(path string) (*Dictionary, error) {
 // write to the file meanwhile. Then what was read may be of two files, right or
 // wrong, so all that can be said is that it has to be read again.
 func readList(path string, read func(file io.Reader, size int64) error) error {
+	// To open a pipe can take for ever.
+	if info, err := os.Stat(path); err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0 {
+		return fmt.Errorf("%s: it is not a file", path)
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return err
