@@ -93,7 +93,7 @@ fuzz:
 		go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) $$package </dev/null || exit 1; \
 	done
 
-bench: ## measure; RATE=20000, FRAMES, DURATION=10m, CONNS, WORKERS, SESSIONS=0, RUNS, PROFILE=file, EDM=file
+bench: ## measure; RATE=20000, FRAMES, DURATION=10m, NOVEL=0.5, MQTT=1, SYNC=1, CONNS, WORKERS, SESSIONS=0, RUNS, PROFILE=file, EDM=file
 	@go run ./bench $(if $(JSON),-json)
 
 # Services stay off: Debian's policy-rc.d says so while they are installed.

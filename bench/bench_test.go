@@ -28,12 +28,13 @@ func TestOptionsFrom(t *testing.T) {
 			t.Errorf("%s:\n got %+v %v\nwant %+v", pairs, got, err, want)
 		}
 	}
-	f("", options{frames: 3_000_000, conns: 1, sessions: true, runs: 1})
-	f("RATE=20000", options{rate: 20000, frames: 600_000, conns: 1, sessions: true, runs: 1})
-	f("RATE=20000 FRAMES=7", options{rate: 20000, frames: 7, conns: 1, sessions: true, runs: 1})
-	f("RATE=20000 DURATION=10m", options{rate: 20000, duration: 10 * time.Minute, conns: 1, sessions: true, runs: 1})
-	f("PROFILE=p", options{profile: "p", duration: 10 * time.Second, conns: 1, sessions: true, runs: 1})
-	f("SESSIONS=0 WORKERS=2 CONNS=3 RUNS=5 EDM=e", options{frames: 3_000_000, conns: 3, workers: 2, runs: 5, edm: "e"})
+	f("", options{frames: 3_000_000, conns: 1, sessions: true, runs: 1, novel: 0.1})
+	f("RATE=20000", options{rate: 20000, frames: 600_000, conns: 1, sessions: true, runs: 1, novel: 0.1})
+	f("RATE=20000 FRAMES=7", options{rate: 20000, frames: 7, conns: 1, sessions: true, runs: 1, novel: 0.1})
+	f("RATE=20000 DURATION=10m", options{rate: 20000, duration: 10 * time.Minute, conns: 1, sessions: true, runs: 1, novel: 0.1})
+	f("PROFILE=p", options{profile: "p", duration: 10 * time.Second, conns: 1, sessions: true, runs: 1, novel: 0.1})
+	f("SESSIONS=0 WORKERS=2 CONNS=3 RUNS=5 EDM=e", options{frames: 3_000_000, conns: 3, workers: 2, runs: 5, edm: "e", novel: 0.1})
+	f("NOVEL=1.0 MQTT=1 SYNC=1", options{frames: 3_000_000, conns: 1, sessions: true, runs: 1, novel: 1, mqtt: true, sync: true})
 
 	wrong := func(pairs, want string) {
 		t.Helper()
@@ -43,6 +44,7 @@ func TestOptionsFrom(t *testing.T) {
 	}
 	wrong("FRAMES=0", "FRAMES=0: want a whole number from 1")
 	wrong("RATE=fast CONNS=-1", "RATE=fast: want a whole number from 0\nCONNS=-1: want a whole number from 1")
+	wrong("NOVEL=2", "NOVEL=2: want a share from 0 to 1")
 	wrong("DURATION=10", "DURATION=10: want a time as 10m or 30s")
 }
 
@@ -159,5 +161,41 @@ func TestAges(t *testing.T) {
 	a.counted(129)
 	if a.greatest < time.Minute || a.greatest > 2*time.Minute {
 		t.Fatalf("greatest age %v, want a minute", a.greatest)
+	}
+}
+
+func TestParseSyncs(t *testing.T) {
+	got, err := parseSyncs(strings.NewReader(`7 99.9 fdatasync(7</d/seen/000002.log>) = 0
+7 100.1 fdatasync(7</d/seen/000002.log>) = 0
+8 101.0 fdatasync(7</d/seen/000002.log> <unfinished ...>
+7 101.2 fsync(9</d/parquet/x>) = 0
+8 101.3 <... fdatasync resumed>) = 0
+8 101.2 fsync(7</d/seen/000004.log>) = 0
+8 104.1 fdatasync(7</d/seen/000004.log>) = 0
+8 104.2 +++ exited with 0 +++
+`), time.Unix(100, 0), time.Unix(104, 0))
+	if want := (syncs{PerS: 0.75, Most: 2}); err != nil || got != want {
+		t.Errorf("%+v %v, want %+v", got, err, want)
+	}
+}
+
+func TestEventCost(t *testing.T) {
+	// 2 µs a frame without events, 4 with, a tenth of the frames new.
+	if got := eventCost(result{CPU: 2}, result{CPU: 4, Frames: 1000, Novel: 100}); got != 20 {
+		t.Errorf("%v µs, want 20", got)
+	}
+}
+
+func TestEventsThatDiffer(t *testing.T) {
+	b := new(broker)
+	b.events.reset()
+	for _, message := range []string{"a", "b", "a"} {
+		b.events.add([]byte(message))
+	}
+	var r result
+	r.compareEvents(b, metrics{"edm_new_qname_queued_total": 3, "edm_new_qname_discarded_total": 0}, 3)
+	want := []string{"events that came: 2, want 3", "events that came twice: 1, want 0"}
+	if !slices.Equal(r.Failures, want) {
+		t.Errorf("%q, want %q", r.Failures, want)
 	}
 }

@@ -29,9 +29,10 @@ type daemon struct {
 	client http.Client
 }
 
-// startDaemon starts edm in a folder of its own with some settings beyond
-// those that it needs, and waits until it listens.
-func startDaemon(binary, dir string, settings ...string) (*daemon, error) {
+// startDaemon starts edm, a command to which its arguments are added, in a
+// folder of its own with some settings beyond those that it needs, and waits
+// until it listens.
+func startDaemon(command []string, dir string, settings ...string) (*daemon, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -66,7 +67,8 @@ func startDaemon(binary, dir string, settings ...string) (*daemon, error) {
 		return nil, err
 	}
 	defer log.Close()
-	d.cmd = exec.Command(binary, "-config", config)
+	command = append(command, "-config", config)
+	d.cmd = exec.Command(command[0], command[1:]...)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	if err := d.cmd.Start(); err != nil {
 		return nil, err

@@ -46,14 +46,23 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := func(o options, wantSessionFiles int) {
+	f := func(o options, v variant, wantSessionFiles int) {
 		t.Helper()
 		o.edm, o.runs = edm, 1
 		l, err := newLoad(o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := l.run(filepath.Join(t.TempDir(), "run"))
+		if o.mqtt {
+			if _, err := findMosquitto(); err != nil {
+				t.Skip(err)
+			}
+			if l.broker, err = startBroker(filepath.Join(t.TempDir(), "broker")); err != nil {
+				t.Fatal(err)
+			}
+			defer l.broker.stop()
+		}
+		r, err := l.run(filepath.Join(t.TempDir(), "run"), v)
 		if err != nil {
 			t.Fatalf("%s: %v", o, err)
 		}
@@ -63,6 +72,9 @@ func TestRun(t *testing.T) {
 		bursts := 0
 		if o.rate > 0 {
 			bursts = 20*1 + 20*(19*20/2)
+		}
+		if v.events && (r.Events != o.frames || r.EventsPerS <= 0 || r.SignatureUs <= 0) {
+			t.Errorf("%s: %d events: %+v", o, r.Events, r)
 		}
 		if r.Frames != o.frames || r.WellKnown+r.Session != o.frames+l.warm.Len()+bursts {
 			t.Errorf("%s: %d frames, %d well-known, %d others", o, r.Frames, r.WellKnown, r.Session)
@@ -74,8 +86,9 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s: %d session files", o, n)
 		}
 	}
-	f(options{frames: 30_000, conns: 2, sessions: true}, 1)
-	f(options{frames: 10_000, conns: 1, rate: 20_000, workers: 1}, 0)
+	f(options{frames: 30_000, conns: 2, sessions: true, novel: 0.1}, variant{}, 1)
+	f(options{frames: 10_000, conns: 1, rate: 20_000, workers: 1, novel: 0.5}, variant{}, 0)
+	f(options{frames: 5_000, conns: 1, novel: 1, mqtt: true}, variant{events: true, sync: true}, 0)
 }
 
 // TestCheckFindsALostFrame makes sure that a run that lost a frame fails.

@@ -21,9 +21,20 @@
 //	CONNS=1         connections
 //	WORKERS=0       minimiser_workers
 //	SESSIONS=1      session files, 0 for none
+//	NOVEL=0.1       share of names never seen before, 0 to 1; the rest is split
+//	                between well-known names and others that come again, 55 to 35
+//	MQTT=1          first without events, then on the same frames with: to a
+//	                mosquitto over TLS, and on to a subscriber that counts them
+//	SYNC=1          the last of these with pebble_sync, too; and what a sync costs,
+//	                and, with strace, how many there are
 //	RUNS=1          runs
-//	PROFILE=FILE    write a CPU profile of the load to a file
+//	PROFILE=FILE    write a CPU profile of the last load to a file
 //	EDM=FILE        an edm that is there already, instead of building one
+//
+// All of them go together. A run with MQTT=1 fails unless there is one event for
+// each new name, at most a minute after the last frame; edm's queue keeps its
+// default limit. The files are in a folder of their own in TMPDIR, so that says
+// which disk is measured.
 package main
 
 import (
@@ -66,6 +77,9 @@ type options struct {
 	conns    int
 	workers  int
 	sessions bool
+	novel    float64
+	mqtt     bool
+	sync     bool
 	runs     int
 	profile  string
 	edm      string
@@ -90,9 +104,18 @@ func optionsFrom(getenv func(string) string) (options, error) {
 		conns:    number("CONNS", 1, 1),
 		workers:  number("WORKERS", 0, 0),
 		sessions: number("SESSIONS", 1, 0) != 0,
+		novel:    0.1,
+		mqtt:     number("MQTT", 0, 0) != 0,
+		sync:     number("SYNC", 0, 0) != 0,
 		runs:     number("RUNS", 1, 1),
 		profile:  getenv("PROFILE"),
 		edm:      getenv("EDM"),
+	}
+	if s := getenv("NOVEL"); s != "" {
+		var err error
+		if o.novel, err = strconv.ParseFloat(s, 64); err != nil || !(o.novel >= 0 && o.novel <= 1) {
+			errs = append(errs, fmt.Errorf("NOVEL=%s: want a share from 0 to 1", s))
+		}
 	}
 	if s := getenv("DURATION"); s != "" {
 		d, err := time.ParseDuration(s)
@@ -134,28 +157,70 @@ func bench(jsonToo bool) error {
 	if err != nil {
 		return err
 	}
-	results := make([]result, o.runs)
-	for i := range results {
-		if results[i], err = l.run(filepath.Join(dir, fmt.Sprint(i+1))); err != nil {
-			return fmt.Errorf("run %d: %w", i+1, err)
+	if o.mqtt {
+		if l.broker, err = startBroker(filepath.Join(dir, "broker")); err != nil {
+			return err
 		}
-		if age := max(results[i].PacedAgeMs, results[i].BurstAgeMs); age > 100 {
-			results[i].Failures = append(results[i].Failures, fmt.Sprintf("a frame waited %.0f ms to be counted, want at most 100 ms", age))
+		defer l.broker.stop()
+	}
+	m := &measured{options: o}
+	for range o.runs {
+		m.runs = append(m.runs, make([]result, len(o.variants())))
+	}
+	var failed []error
+	for i, results := range m.runs {
+		for j, v := range o.variants() {
+			r := &results[j]
+			if *r, err = l.run(filepath.Join(dir, fmt.Sprint(i+1, j)), v); err != nil {
+				return fmt.Errorf("run %d, %s: %w", i+1, v, err)
+			}
+			if age := max(r.PacedAgeMs, r.BurstAgeMs); age > 100 {
+				r.Failures = append(r.Failures, fmt.Sprintf("a frame waited %.0f ms to be counted, want at most 100 ms", age))
+			}
+			for _, f := range r.Failures {
+				failed = append(failed, fmt.Errorf("run %d, %s: %s", i+1, v, f))
+			}
 		}
 	}
-	printResults(os.Stdout, o, results)
-	var failed []error
-	for i, r := range results {
-		for _, f := range r.Failures {
-			failed = append(failed, fmt.Errorf("run %d: %s", i+1, f))
-		}
-		if jsonToo {
-			if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
-				return err
+	if o.sync {
+		m.syncs, m.noSyncs = l.countSyncs(filepath.Join(dir, "syncs"))
+	}
+	m.print(os.Stdout)
+	if jsonToo {
+		for _, results := range m.runs {
+			for _, r := range results {
+				if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return errors.Join(failed...)
+}
+
+// variant is what differs between the measurements of one run.
+type variant struct{ events, sync bool }
+
+func (o options) variants() []variant {
+	v := []variant{{}}
+	if o.mqtt {
+		v = append(v, variant{events: true})
+	}
+	if o.sync {
+		v = append(v, variant{events: o.mqtt, sync: true})
+	}
+	return v
+}
+
+func (v variant) String() string {
+	s := "events off"
+	if v.events {
+		s = "events on"
+	}
+	if v.sync {
+		s += ", pebble_sync on"
+	}
+	return s
 }
 
 // buildEDM builds the static binary, as make build does.

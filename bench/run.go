@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,6 +22,9 @@ type load struct {
 	list []string      // the well-known names
 	warm *traffic.Pool // one frame for each seen name
 	pool *traffic.Pool
+
+	broker *broker  // nil without MQTT
+	under  []string // command that edm is run under, if any
 }
 
 const poolFrames = 1_000_000
@@ -29,6 +33,9 @@ func newLoad(o options) (*load, error) {
 	cfg := traffic.Default()
 	l := &load{options: o, list: traffic.List(cfg.Seed, 100_000)}
 	cfg.WellKnown = l.list
+	rest := (1 - o.novel) / (cfg.WellKnownShare + cfg.SeenShare)
+	cfg.WellKnownShare *= rest
+	cfg.SeenShare *= rest
 	var err error
 	cfg.SeenOnce = true
 	if l.warm, err = traffic.Build(cfg); err != nil {
@@ -46,6 +53,7 @@ func newLoad(o options) (*load, error) {
 // result is what came out of a run. CPU time is that of the whole process from
 // the first frame of the load to the end of the process.
 type result struct {
+	Variant    string  `json:"variant"`
 	Frames     int     `json:"frames"`
 	FramesPerS float64 `json:"frames_per_s"`
 	User       float64 `json:"cpu_user_s_per_million"`
@@ -61,18 +69,33 @@ type result struct {
 	PacedAgeMs float64 `json:"paced_age_ms,omitempty"`
 	BurstAgeMs float64 `json:"burst_age_ms,omitempty"`
 
+	// Only with events: how many came for the load, until the last of them,
+	// and what a signature costs.
+	Events      int     `json:"events,omitempty"`
+	EventsPerS  float64 `json:"events_per_s,omitempty"`
+	EventsLateS float64 `json:"events_late_s,omitempty"` // the last event after the last frame
+	SignatureUs float64 `json:"signature_us,omitempty"`
+
+	// Only with SYNC.
+	SyncMs float64 `json:"sync_ms,omitempty"`
+
 	// Resident memory in tenths of the load, the highest of each.
 	MemoryMiB [10]float64 `json:"memory_mib"`
 
 	WellKnown int              `json:"well_known"`
 	Session   int              `json:"session"`
+	Novel     int              `json:"novel"` // of the load
 	Files     map[string]files `json:"files"`
 	Failures  []string         `json:"failures,omitempty"`
+
+	variant      variant
+	began, ended time.Time // of the load, its last event included
 }
 
 // run starts edm, warms it up, sends the load, stops it, and checks what it
 // counted.
-func (l *load) run(dir string) (r result, err error) {
+func (l *load) run(dir string, v variant) (r result, err error) {
+	r.variant, r.Variant = v, v.String()
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return r, err
 	}
@@ -81,11 +104,25 @@ func (l *load) run(dir string) (r result, err error) {
 	if err := traffic.WriteList(listFile, l.list); err != nil {
 		return r, err
 	}
-	d, err := startDaemon(l.edm, dir,
+	settings := []string{
 		fmt.Sprintf("well_known_domains_file = %q", listFile),
 		fmt.Sprintf("minimiser_workers = %d", l.workers),
 		fmt.Sprintf("session_files = %t", l.sessions),
-		fmt.Sprintf("debug = %t", l.profile != ""))
+		fmt.Sprintf("debug = %t", l.profile != ""),
+		fmt.Sprintf("pebble_sync = %t", v.sync),
+	}
+	if v.events {
+		settings = append(settings, l.broker.settings...)
+		l.broker.events.reset()
+	}
+	if l.sync {
+		cost, err := syncCost(dir)
+		if err != nil {
+			return r, err
+		}
+		r.SyncMs = milliseconds(cost)
+	}
+	d, err := startDaemon(append(slices.Clone(l.under), l.edm), dir, settings...)
 	if err != nil {
 		return r, err
 	}
@@ -108,6 +145,11 @@ func (l *load) run(dir string) (r result, err error) {
 	if err := d.waitFor(sent.Frames); err != nil {
 		return r, err
 	}
+	if v.events { // each seen name was new once
+		if err := l.broker.await(d, l.warm.Len()); err != nil {
+			return r, err
+		}
+	}
 	if l.rate > 0 {
 		bursts, err := l.bursts(d, senders[0], &r)
 		if err != nil {
@@ -126,6 +168,14 @@ func (l *load) run(dir string) (r result, err error) {
 		return r, err
 	}
 	r.compare(m, sent)
+	if v.events {
+		r.compareEvents(l.broker, m, l.warm.Len()+r.Novel)
+		cost, err := signature()
+		if err != nil {
+			return r, err
+		}
+		r.SignatureUs = float64(cost) / float64(time.Microsecond)
+	}
 	if err := r.end(d, base); err != nil {
 		return r, err
 	}
@@ -162,6 +212,16 @@ func (l *load) measure(d *daemon, senders []*traffic.Sender, before int, r *resu
 		err = d.waitFor(before + sent.Frames)
 	}
 	took := time.Since(start)
+	r.Novel = sent.Kinds[traffic.Novel]
+	r.began, r.ended = start, start.Add(took)
+	if err == nil && r.variant.events {
+		// If some do not come, compareEvents says how many.
+		_ = l.broker.await(d, l.warm.Len()+r.Novel)
+		r.ended = time.Now()
+		r.Events = int(l.broker.events.count.Load()) - l.warm.Len()
+		r.EventsPerS = float64(r.Events) / r.ended.Sub(start).Seconds()
+		r.EventsLateS = r.ended.Sub(start).Seconds() - took.Seconds()
+	}
 	watch.stop()
 	for _, s := range senders {
 		err = errors.Join(err, s.Close())
