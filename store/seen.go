@@ -179,6 +179,14 @@ func (s *Seen) forgetAll(in <-chan *Names, done func(*Names)) {
 	}
 }
 
+// With events, a batch of fewer than gatherNames waits for others: on a slow
+// stream, that gives the publisher more to send at a time. (Without, the wait
+// costs more than the commits that it saves.)
+const (
+	gatherNames = 100
+	gatherWait  = 10 * time.Millisecond
+)
+
 // commitAll is the committer.
 func (s *Seen) commitAll(in <-chan *Names, done func(*Names)) {
 	var syncer sync.WaitGroup
@@ -194,6 +202,9 @@ func (s *Seen) commitAll(in <-chan *Names, done func(*Names)) {
 		case n, ok := <-in:
 			if !ok {
 				return
+			}
+			if s.options.Backlog > 0 && n.Len() < gatherNames && len(in) == 0 {
+				time.Sleep(gatherWait)
 			}
 			s.group = append(s.group[:0], n)
 			for names := n.Len(); len(s.group) < groupMax && names < s.groupNames && len(in) > 0; {
