@@ -265,10 +265,19 @@ func TestBacksOff(t *testing.T) {
 				if n := len(r.dials); n < 4 || n > 9 {
 					t.Errorf("%d connections in the first minute", n)
 				}
-				if !strings.Contains(r.state, problem) {
-					t.Errorf("state %q, want %q", r.state, problem)
-				}
 			})
+			// While there is a connection nothing is wrong, until it is lost again.
+			var state string
+			for range 10 * 60 {
+				r.locked(func() { state = r.state })
+				if strings.Contains(state, problem) {
+					break
+				}
+				time.Sleep(time.Second)
+			}
+			if !strings.Contains(state, problem) {
+				t.Errorf("state %q, want %q", state, problem)
+			}
 			time.Sleep(time.Hour)
 			r.locked(func() {
 				if n := len(r.dials); n < 15 || n > 35 {
