@@ -3,10 +3,11 @@ package output
 import "edm/cryptopan"
 
 // A block is handed on when it has either. Neither bound is exact: the row
-// that reaches it is still in the block.
+// that reaches it is still in the block. It is this small to be still in the
+// processor's cache when it is written.
 const (
-	blockRows  = 32 << 10
-	blockBytes = 4 << 20
+	blockRows  = 8 << 10
+	blockBytes = 1 << 20
 )
 
 // maxSharedID is the longest server id that rows share. The file has it once a

@@ -153,6 +153,13 @@ func (v *sessionValues) column(c, rows int) []parquet.Value {
 	return v.columns[c][:rows]
 }
 
+// A row group is written out when it has either. It is put together in memory.
+// Neither bound is exact: the block that reaches it is still in the group.
+const (
+	sessionGroupRows  = 64 << 10
+	sessionGroupBytes = 8 << 20
+)
+
 // What is reserved on the disk before a block is written: more than it can
 // come to, and room for the end of the file.
 const (
@@ -175,8 +182,12 @@ type SessionFile struct {
 	written int64 // octets given to file
 	groups  int64
 	rows    int
-	failed  error // after which the file can only be given up
+	pending pending // the row group in memory
+	failed  error   // after which the file can only be given up
 }
+
+// A pending is how much lies in a row group that is not written yet.
+type pending struct{ rows, bytes int }
 
 // CreateSession begins the session file in dir of the interval that begins at
 // start.
@@ -219,8 +230,9 @@ func (s *SessionFile) Rows() int { return s.rows }
 // and its rows are lost.
 func (s *SessionFile) Failed() bool { return s.failed != nil }
 
-// Write writes a block as a row group. If there is no room for it, it returns
-// the error and the file is as before, unless Failed says otherwise.
+// Write adds a block to the row group, and writes that when it is large enough.
+// If there is no room for it, it returns the error and the file is as before,
+// unless Failed says otherwise.
 func (s *SessionFile) Write(b *Block) error {
 	if s.failed != nil {
 		return s.failed
@@ -236,10 +248,13 @@ func (s *SessionFile) Write(b *Block) error {
 	return nil
 }
 
-// room returns how many octets a block may come to, with the end of the file.
+// room returns how many octets the row group may come to with a block, and the
+// end of the file.
 func (s *SessionFile) room(b *Block) int64 {
-	// Snappy makes of what it cannot compress at most 7/6.
-	return int64(len(b.bytes))*7/6 + int64(b.Len())*reserveRow + (s.groups+1)*reserveGroup + reserveFile
+	rows, bytes := int64(s.pending.rows+b.Len()), int64(s.pending.bytes+len(b.bytes))
+	// Snappy makes of what it cannot compress at most 7/6, and a page's header
+	// has its smallest and its largest message once more.
+	return bytes*3/2 + rows*reserveRow + (s.groups+1)*reserveGroup + reserveFile
 }
 
 func (s *SessionFile) reserve(b *Block) error {
@@ -264,7 +279,13 @@ func (s *SessionFile) write(b *Block) error {
 			}
 		}
 	}
+	s.pending.rows += b.Len()
+	s.pending.bytes += len(b.bytes)
+	if s.pending.rows < sessionGroupRows && s.pending.bytes < sessionGroupBytes {
+		return nil // the last group is written when the file is ended
+	}
 	s.groups++
+	s.pending = pending{}
 	if err := s.parquet.Flush(); err != nil {
 		return fmt.Errorf("writing session rows: %w", err)
 	}

@@ -294,18 +294,24 @@ func TestSessionValues(t *testing.T) {
 		rows = append(rows, randomRow(random, c))
 	}
 	for _, perBlock := range []int{len(rows), 513, 512, 511} {
-		groups := checkSession(t, writeSession(t, t.TempDir(), rows, perBlock), rows)
-		if len(groups) != (len(rows)+perBlock-1)/perBlock {
+		if groups := checkSession(t, writeSession(t, t.TempDir(), rows, perBlock), rows); len(groups) != 1 {
 			t.Errorf("%d rows a block: %d row groups", perBlock, len(groups))
 		}
 	}
 	checkSession(t, writeSession(t, t.TempDir(), rows[:100], 1), rows[:100])
 }
 
-// Row groups have at most 64k rows, and all blocks of an interval are in one
-// file.
+// Row groups have 64k rows or 8 MiB of bytes, and all blocks of an interval are
+// in one file.
 func TestSessionRowGroups(t *testing.T) {
 	row := testRow(t, testCipher(t))
+	t.Run("of rows", func(t *testing.T) { testRowGroups(t, row, sessionGroupRows) })
+	row.Response = bytes.Repeat([]byte{1}, 1024)
+	t.Run("of bytes", func(t *testing.T) { testRowGroups(t, row, sessionGroupBytes/1024) })
+}
+
+// testRowGroups writes a row so often that there are three groups.
+func testRowGroups(t *testing.T, row Row, most int) {
 	dir := t.TempDir()
 	s, err := CreateSession(dir, testStart)
 	if err != nil {
@@ -313,14 +319,13 @@ func TestSessionRowGroups(t *testing.T) {
 	}
 	var b Block
 	want := 0
-	for n := 0; n < 150_000; n += b.Len() {
+	for ; want < 5*most/2; want += b.Len() {
 		for b.Reset(); !b.Full(); {
 			b.Append(&row)
 		}
 		if err := s.Write(&b); err != nil {
 			t.Fatal(err)
 		}
-		want += b.Len()
 	}
 	checkNames(t, dir, ".dns_session_block-2026-11-30T10-00-00Z.parquet") // nobody sees it yet
 	path, err := s.Commit(testMeta, testStop)
@@ -329,11 +334,11 @@ func TestSessionRowGroups(t *testing.T) {
 	}
 	checkNames(t, dir, sessionName)
 	p := openParquet(t, path)
-	rows := 0
-	for _, g := range p.RowGroups() {
+	rows, groups := 0, p.RowGroups()
+	for i, g := range groups {
 		rows += int(g.NumRows())
-		if g.NumRows() > 64<<10 {
-			t.Errorf("a row group of %d rows", g.NumRows())
+		if n := int(g.NumRows()); n > most || i < len(groups)-1 && n <= most-b.Len() {
+			t.Errorf("row group %d of %d has %d rows", i, len(groups), n)
 		}
 	}
 	if rows != want || s.Rows() != want {
@@ -346,7 +351,7 @@ func TestSessionRowGroups(t *testing.T) {
 
 // Memory does not grow with the file, but for a row group's part of the footer.
 func TestSessionMemory(t *testing.T) {
-	const blocks = 12
+	const groups = 8
 	c := testCipher(t)
 	random := rand.New(rand.NewPCG(3, 4))
 	const most = 60 << 20
@@ -360,7 +365,7 @@ func TestSessionMemory(t *testing.T) {
 			defer s.Abort()
 			var b Block
 			var first, highest uint64
-			for n := range blocks {
+			for s.groups < groups {
 				for b.Reset(); !b.Full(); {
 					draw(&row)
 					b.Append(&row)
@@ -371,13 +376,13 @@ func TestSessionMemory(t *testing.T) {
 				runtime.GC()
 				var m runtime.MemStats
 				runtime.ReadMemStats(&m)
-				if n == 1 {
-					first = m.HeapAlloc
-				}
 				highest = max(highest, m.HeapAlloc)
+				if s.groups < 2 {
+					first = highest
+				}
 			}
-			if highest > first+8<<20+uint64(blocks)*reserveGroup || highest > most {
-				t.Errorf("%d KiB of heap after two blocks, %d KiB at the highest", first>>10, highest>>10)
+			if highest > first+4<<20+groups*reserveGroup || highest > most {
+				t.Errorf("%d KiB of heap with two groups, %d KiB at the highest", first>>10, highest>>10)
 			}
 		})
 	}
@@ -589,8 +594,11 @@ func TestSessionFailsHalfWay(t *testing.T) {
 		}
 	}
 	fill(2000)
-	if err := s.Write(&b); err != nil {
-		t.Fatal(err)
+	var first error
+	for s.groups == 0 {
+		if err := s.Write(&b); err != nil {
+			t.Fatal(err)
+		}
 	}
 	small := limit
 	small.Cur = uint64(s.written) + 100
@@ -598,9 +606,13 @@ func TestSessionFailsHalfWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit)
-	first := s.Write(&b)
-	if !errors.Is(first, unix.EFBIG) || !s.Failed() || s.Rows() != 2000 {
-		t.Errorf("got %v, failed %v, %d rows", first, s.Failed(), s.Rows())
+	rows := 0
+	for first == nil && s.groups < 3 {
+		rows = s.Rows()
+		first = s.Write(&b)
+	}
+	if !errors.Is(first, unix.EFBIG) || !s.Failed() || s.Rows() != rows {
+		t.Errorf("got %v, failed %v, %d rows, want %d", first, s.Failed(), s.Rows(), rows)
 	}
 	if err := s.Write(&b); err != first {
 		t.Errorf("the next write: %v, want %v", err, first)
