@@ -91,13 +91,25 @@ func serve(cl *runner.CommandLine, stderr io.Writer) int {
 		return 0
 	}
 	for problem := range strings.SplitSeq(err.Error(), "\n") {
-		log.Error("failed", zap.String("error", problem))
+		log.Error("failed", zap.String("error", shorten(problem)))
 	}
 	return 1
 }
 
 // fail prints an error, which may join several, and returns the exit code.
 func fail(stderr io.Writer, err error) int {
-	fmt.Fprintln(stderr, err)
+	for problem := range strings.SplitSeq(err.Error(), "\n") {
+		fmt.Fprintln(stderr, shorten(problem))
+	}
 	return 1
+}
+
+// shorten cuts the middle out of a problem that quotes more of a file, or a
+// longer path, than anyone would read.
+func shorten(problem string) string {
+	const end = 500
+	if len(problem) <= 2*end {
+		return problem
+	}
+	return strings.ToValidUTF8(problem[:end], "") + "…" + strings.ToValidUTF8(problem[len(problem)-end:], "")
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -22,10 +23,10 @@ func TestExitCodes(t *testing.T) {
 		t.Helper()
 		var out, errs bytes.Buffer
 		if got := edm(args, &out, &errs); got != code {
-			t.Errorf("%q: exit code %d, want %d", args, got, code)
+			t.Errorf("%.100q: exit code %d, want %d", args, got, code)
 		}
 		if !regexp.MustCompile("(?s)^"+stdout+"$").Match(out.Bytes()) || !regexp.MustCompile("(?s)^"+stderr+"$").Match(errs.Bytes()) {
-			t.Errorf("%q:\nstdout %q\nstderr %q", args, &out, &errs)
+			t.Errorf("%.100q:\nstdout %.3000q\nstderr %.3000q", args, &out, &errs)
 		}
 	}
 	badLines := `bad.toml:1: debug: [^\n]*\nbad.toml:2: unknown key colour\nbad.toml: no key [^\n]*\nbad.toml: no input: [^\n]*\n`
@@ -40,6 +41,9 @@ func TestExitCodes(t *testing.T) {
 	f(0, "", "", "-config", "good.toml", "-check-settings")
 	f(1, "", "[^\n]*absent[^\n]*\n", "-config", "good.toml", "-check")
 	f(1, "", "bad.toml:1: debug: .*\n[^\n]*absent[^\n]*\n", "-config", "bad.toml", "-well-known-domains-file", "absent", "-check")
+	long := strings.Repeat("x", 70_000)
+	f(1, "", "-well-known-domains-file: open x{400,500}…x{400,500}: file name too long\n", "-config", "good.toml", "-check", "-well-known-domains-file", long)
+	f(1, "", "[^\n]{500,700}…[^\n]{500,700}\n", "-config", "good.toml", "-well-known-domains-file=", "-data-dir", long)
 	if left, err := filepath.Glob("*"); err != nil || len(left) != 2 {
 		t.Errorf("there are files that were not there before: %v %v", left, err)
 	}

@@ -27,12 +27,12 @@ type Config struct {
 	InputTLSKeyFile      string `toml:"input_tls_key_file" reload:"path" help:"key of the TLS listener's certificate, PEM"`
 	InputTLSClientCAFile string `toml:"input_tls_client_ca_file" reload:"path" help:"certificate authorities, PEM; when given, a TLS client must show a certificate of one of them"`
 
-	MaxConnections int `toml:"max_connections" default:"256" help:"connections served at once, all inputs together; more are refused and counted"`
+	MaxConnections int `toml:"max_connections" default:"256" help:"connections served at once, all inputs together, an eighth of them kept for each input; more are refused and counted"`
 	MaxFrameSize   int `toml:"max_frame_size" default:"262144" help:"largest dnstap frame in bytes, at most 16 MiB; a larger one is skipped and counted"`
 
 	CryptopanKey            Secret `toml:"cryptopan_key" reload:"yes" help:"secret that pseudonyms are made with; as a flag it shows in the list of processes"`
 	CryptopanKeyFile        string `toml:"cryptopan_key_file" reload:"yes" help:"file that holds the secret instead; one line end at its end is not part of it"`
-	CryptopanKeySalt        string `toml:"cryptopan_key_salt" reload:"yes" default:"edm-kdf-salt-val" help:"salt the key is derived with; another salt gives other pseudonyms"`
+	CryptopanKeySalt        Secret `toml:"cryptopan_key_salt" reload:"yes" default:"edm-kdf-salt-val" help:"salt the key is derived with; another salt gives other pseudonyms"`
 	CryptopanAddressEntries int    `toml:"cryptopan_address_entries" default:"1000000" help:"pseudonyms kept in memory, all workers together; 0 = none"`
 
 	WellKnownDomainsFile     string `toml:"well_known_domains_file" reload:"yes" help:"list of well-known names: DAWG, plain text or CSV; empty = no name is well known"`
@@ -74,7 +74,8 @@ type Config struct {
 	Debug               bool   `toml:"debug" default:"false" help:"debug log, and /debug/pprof on metrics_listen"`
 	DebugDnstapFilename string `toml:"debug_dnstap_filename" help:"append every frame as it came to this file, as JSON; holds real client addresses"`
 
-	source *CommandLine // that it was loaded by, and can be again; nil in tests
+	source *CommandLine      // that it was loaded by, and can be again; nil in tests
+	places map[string]string // of each key given, how problems name it: file, line and key, or the flag
 }
 
 // A setting is one field of Config, as its tag describes it.
@@ -185,6 +186,12 @@ func (cl *CommandLine) load(text []byte) (*Config, error) {
 		l.setFromFlag(f)
 	}
 	l.check(cl.Replay)
+	cfg.places = make(map[string]string)
+	for key := range l.origin {
+		if !l.failed[key] { // else it has its default
+			cfg.places[key] = l.place(key)
+		}
+	}
 	return &cfg, l.err()
 }
 
@@ -245,11 +252,29 @@ func (l *loader) fail(key, text string) {
 		panic("BUG: no setting " + key)
 	}
 	s.setDefault(l.cfg)
-	if o := l.origin[key]; o.flag {
-		l.problems = append(l.problems, problem{1, 0, "-" + s.flagName() + text})
-	} else {
-		l.problems = append(l.problems, problem{0, o.line, fmt.Sprintf("%s:%d: %s%s", l.file, o.line, key, text)})
+	rank := 0
+	if l.origin[key].flag {
+		rank = 1
 	}
+	l.problems = append(l.problems, problem{rank, l.origin[key].line, l.place(key) + text})
+}
+
+// place is how problems name a setting that was given.
+func (l *loader) place(key string) string {
+	s, _ := lookupSetting(key)
+	if o := l.origin[key]; !o.flag {
+		return fmt.Sprintf("%s:%d: %s", l.file, o.line, key)
+	}
+	return "-" + s.flagName()
+}
+
+// inOrder returns two settings in the order in which they were given. One that
+// was not is the first.
+func (l *loader) inOrder(a, b string) (first, second string) {
+	if x, y := l.origin[a], l.origin[b]; x.flag && !y.flag || x.flag == y.flag && x.line > y.line {
+		return b, a
+	}
+	return a, b
 }
 
 // missing tells of something that is required and nowhere, so has no line.

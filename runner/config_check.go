@@ -30,6 +30,9 @@ func (l *loader) check(replay bool) {
 	l.address("input_tcp", c.InputTCP)
 	l.address("input_tls", c.InputTLS)
 	l.address("metrics_listen", c.MetricsListen)
+	l.apart("input_tcp", "input_tls")
+	l.apart("input_tcp", "metrics_listen")
+	l.apart("input_tls", "metrics_listen")
 	if n := len(c.InputUnix); n > unixPathLimit {
 		l.wrong("input_unix", fmt.Errorf("the path has %d bytes, a socket's path has at most %d", n, unixPathLimit))
 	}
@@ -90,7 +93,7 @@ func (l *loader) checkHTTP() {
 	u, err := url.Parse(l.cfg.HTTPURL)
 	switch {
 	case err != nil || u.Hostname() == "":
-		l.wrong("http_url", fmt.Errorf("%s is not a URL such as https://host:port", quote(l.cfg.HTTPURL)))
+		l.wrong("http_url", fmt.Errorf("%s is not a URL such as https://host:port", quoteURL(l.cfg.HTTPURL)))
 	case u.Scheme != "https":
 		l.wrong("http_url", fmt.Errorf("the scheme is %s, only https is taken", quote(u.Scheme)))
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
@@ -112,13 +115,12 @@ func (l *loader) pair(a, b string) {
 }
 
 func (l *loader) checkCryptopan() {
+	if _, set := l.origin["cryptopan_key"]; set && l.cfg.CryptopanKey == "" {
+		l.wrong("cryptopan_key", errors.New("must not be empty"))
+	}
 	switch key, file := l.given("cryptopan_key"), l.given("cryptopan_key_file"); {
 	case key && file:
-		// Told of the one that came later.
-		first, second := "cryptopan_key", "cryptopan_key_file"
-		if a, b := l.origin[first], l.origin[second]; a.flag && !b.flag || a.flag == b.flag && a.line > b.line {
-			first, second = second, first
-		}
+		first, second := l.inOrder("cryptopan_key", "cryptopan_key_file")
 		l.fail(second, " and "+first+" are both set, only one can be")
 	case !key && !file:
 		l.missing("no key for pseudonyms: set cryptopan_key or cryptopan_key_file")
@@ -145,6 +147,41 @@ func (l *loader) address(key, s string) {
 	if err := checkAddress(s); err != nil {
 		l.wrong(key, err)
 	}
+}
+
+// apart tells of two settings that want to listen on the same port of the same
+// address. Names of hosts are not resolved.
+func (l *loader) apart(a, b string) {
+	first, second := l.inOrder(a, b)
+	x, y := l.addressOf(first), l.addressOf(second)
+	if x.port == y.port && x.port != 0 && (x.host == y.host || x.host == everyHost || y.host == everyHost) {
+		l.fail(second, fmt.Sprintf(" and %s both listen on port %d", first, x.port))
+	}
+}
+
+// A listenAddress is a host:port. The zero value is that of a setting that is
+// not set or at fault.
+type listenAddress struct {
+	host string // an address in its usual form, a name in lower case, or everyHost
+	port uint64 // 0 = any free one
+}
+
+const everyHost = ""
+
+func (l *loader) addressOf(key string) listenAddress {
+	s, _ := lookupSetting(key)
+	host, port, err := net.SplitHostPort(s.field(l.cfg).String())
+	if err != nil {
+		return listenAddress{}
+	}
+	a := listenAddress{host: strings.ToLower(host)}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if a.host = ip.Unmap().String(); ip.IsUnspecified() {
+			a.host = everyHost // net.Listen takes both families
+		}
+	}
+	a.port, _ = strconv.ParseUint(port, 10, 16) // was checked
+	return a
 }
 
 // checkAddress says whether s is host:port, without resolving the host. The

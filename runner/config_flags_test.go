@@ -87,6 +87,9 @@ func TestSettingsAsFlags(t *testing.T) {
 	f("-data-dir a=b", func(c *Config) { c.DataDir = "a=b" })
 	f("-data-dir a -data-dir=b", func(c *Config) { c.DataDir = "b" })
 	f("-input-tcp [::1]:53", func(c *Config) { c.InputTCP = "[::1]:53" })
+	f("-input-tcp [::1]:2112", func(c *Config) { c.InputTCP = "[::1]:2112" })
+	f("-input-tcp :0 -metrics-listen :0", func(c *Config) { c.InputTCP, c.MetricsListen = ":0", ":0" })
+	f("-input-tcp :2112 -metrics-listen=", func(c *Config) { c.InputTCP, c.MetricsListen = ":2112", "" })
 	f("-input-tcp localhost:0", func(c *Config) { c.InputTCP = "localhost:0" })
 	f("-cryptopan-key other", func(c *Config) { c.CryptopanKey = "other" })
 }
@@ -107,6 +110,7 @@ func TestSettingsAsFlagsErrors(t *testing.T) {
 	f(usable, "-max-connections -1", `-max-connections: -1 is not between 1 and 1000000`)
 	f(usable, "-max-connections 1#", `-max-connections: expected a whole number, got the string "1#"`)
 	f(usable, "-data-dir=", `-data-dir: must not be empty`)
+	f(usable+"input_tcp = ':1'", "-metrics-listen :1", `-metrics-listen and input_tcp both listen on port 1`)
 	f(usable, "-input-tls :1", `-input-tls needs input_tls_cert_file and input_tls_key_file`)
 	f(usable, "-cryptopan-key=", `-cryptopan-key: must not be empty`)
 	f(usable, "-cryptopan-key-file=x", `-cryptopan-key-file and cryptopan_key are both set, only one can be`)

@@ -18,15 +18,20 @@ const usable = "cryptopan_key = \"k\"\ninput_unix = \"/run/edm.sock\"\n"
 
 // loadText loads a configuration as if it stood in edm.toml, with flags.
 func loadText(text string, args ...string) (*Config, error) {
+	cfg, err := loadPlaced(text, args...)
+	if cfg != nil {
+		cfg.source, cfg.places = nil, nil // to be compared
+	}
+	return cfg, err
+}
+
+// loadPlaced is loadText with the places of the settings.
+func loadPlaced(text string, args ...string) (*Config, error) {
 	cl, err := ParseCommandLine(append([]string{"-config", "edm.toml"}, args...))
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := cl.load([]byte(text))
-	if cfg != nil {
-		cfg.source = nil // to be compared
-	}
-	return cfg, err
+	return cl.load([]byte(text))
 }
 
 func lines(s ...string) string { return strings.Join(s, "\n") }
@@ -72,6 +77,10 @@ func TestFourLinesAreEnough(t *testing.T) {
 		OutboxMaxBytes:                1 << 30,
 		MetricsListen:                 "127.0.0.1:2112",
 		source:                        cl,
+		places: map[string]string{
+			"cryptopan_key": path + ":1: cryptopan_key", "input_unix": path + ":2: input_unix",
+			"well_known_domains_file": path + ":3: well_known_domains_file", "data_dir": path + ":4: data_dir",
+		},
 	}
 	if !reflect.DeepEqual(*got, want) {
 		t.Errorf("got  %#v\nwant %#v", *got, want)
@@ -153,6 +162,18 @@ func TestConfigErrors(t *testing.T) {
 	f("input_tls_client_ca_file = 'c'", `edm.toml:3: input_tls_client_ca_file needs input_tls`)
 	f("cryptopan_key_file = 'c'", `edm.toml:3: cryptopan_key_file and cryptopan_key are both set, only one can be`)
 
+	// Two that want the same address.
+	f("input_tcp = ':1'\nmetrics_listen = ':1'", `edm.toml:4: metrics_listen and input_tcp both listen on port 1`)
+	f("metrics_listen = ':1'\ninput_tcp = ':1'", `edm.toml:4: input_tcp and metrics_listen both listen on port 1`)
+	f("input_tcp = ':2112'", `edm.toml:3: input_tcp and metrics_listen both listen on port 2112`)
+	f("input_tcp = '127.0.0.1:02112'", `edm.toml:3: input_tcp and metrics_listen both listen on port 2112`)
+	f("input_tcp = '0.0.0.0:2112'", `edm.toml:3: input_tcp and metrics_listen both listen on port 2112`)
+	f("input_tcp = '[::]:2112'", `edm.toml:3: input_tcp and metrics_listen both listen on port 2112`)
+	f("input_tcp = '[::ffff:127.0.0.1]:2112'", `edm.toml:3: input_tcp and metrics_listen both listen on port 2112`)
+	f("input_tcp = 'A.example:1'\nmetrics_listen = 'a.Example:1'", `edm.toml:4: metrics_listen and input_tcp both listen on port 1`)
+	f("input_tcp = ':1'\ninput_tls = ':1'\ninput_tls_cert_file = 'c'\ninput_tls_key_file = 'k'", `edm.toml:4: input_tls and input_tcp both listen on port 1`)
+	f("input_tcp = ':1'\nmetrics_listen = ':x'", `edm.toml:4: metrics_listen: ":x" is not host:port: the port is a number up to 65535`)
+
 	// All at once, in the order of the file, each key once.
 	f(lines(
 		`debug = "yes"`,
@@ -207,11 +228,11 @@ func TestConfigSyntaxErrors(t *testing.T) {
 	f("debug =\ndata_dir = ''", `edm.toml:1: debug: expected value but found '\n' instead`)
 	f("debug = true\ndebug = true\n", `edm.toml:2: debug: already set above`)
 	f("cryptopan_key = 'x'\n\ncryptopan_key = 'y'\n", `edm.toml:3: cryptopan_key: already set above`)
-	f("debug true\n", `edm.toml:1: expected '.' or '=', but got 't' instead`)
-	f("\n[mqtt\n", `edm.toml:2: expected '.' or ']' to end table name, but got '\n' instead`)
+	f("debug true\n", `edm.toml:1: expected '.' or '='`)
+	f("\n[mqtt\n", `edm.toml:2: expected '.' or ']' to end table name`)
 	f("data_dir = \"/x\ndebug = true", `edm.toml:1: data_dir: strings cannot contain newlines`)
 	f("data_dir = \"/x\r\ndebug = true", `edm.toml:1: data_dir: strings cannot contain newlines`)
-	f("data_dir = '/x' '/y'", `edm.toml:1: expected a top-level item to end with a newline, comment, or EOF, but got '\'' instead`)
+	f("data_dir = '/x' '/y'", `edm.toml:1: expected a top-level item to end with a newline, comment, or EOF`)
 	f("input_unix_mode = 0660", `edm.toml:1: input_unix_mode: invalid integer "0660": cannot have leading zeroes`)
 	f("data_dir = \"\\\nx\"", `edm.toml:1: data_dir: invalid escape in string '\�'`)
 	f("data_dir = \"\xff\"", `edm.toml:1: data_dir: invalid UTF-8 byte: 0xff`)
@@ -219,6 +240,7 @@ func TestConfigSyntaxErrors(t *testing.T) {
 	f("\xff\xfed\x00e\x00", `edm.toml:1: the file is UTF-16, it must be UTF-8`)
 	f("d\x00e\x00", `edm.toml:1: files cannot contain NULL bytes; probably using UTF-16; TOML files must be UTF-8`)
 	f("max_connections = 99999999999999999999", `edm.toml:1: max_connections: 99999999999999999999 is out of range for int64`)
+	f("mqtt.data_dir = x", `edm.toml:1: mqtt: the value is not valid TOML; a string needs quotes`)
 	f("data_dir = '''\nx", `edm.toml:2: data_dir: unexpected EOF; expected "'''"`)
 }
 
@@ -283,6 +305,21 @@ func TestSecretIsNotShown(t *testing.T) {
 	f("cryptopan_key = ['hunter2']")
 	f("cryptopan_key = {hunter2 = 1}")
 	f("cryptopan_key 'hunter2'")
+	f("cryptopan_key.hunter2 = x")
+	f("cryptopan_key = {hunter2 = x}")
+	f("cryptopan_key = {hunter2 = 1, hunter2 = 2}")
+	f("cryptopan-key = {hunter2 = x}")
+	f("[cryptopan_key]\nhunter2 = x")
+	f("cryptopan_key_salt = hunter2")
+	f("cryptopan_key_salt = 123456")
+	f("cryptopan_key_salt = ['hunter2']")
+	f("cryptopan_key_salt = \"hunter2\\xzz\"")
+	f("cryptopan_key_sald = hunter2")
+	f("mqtt_server = 'mqtts://u:hunter2@h:x'")
+	f("mqtt_server = 'u:hunter2@::1'")
+	f("http_url = 'https://u:hunter2@h:x'")
+	f("http_url = 'u:hunter2@h'")
+	f("http_url = 'hunter2:x@h'")
 	f("cryptopan-key = 'hunter2'")
 	f("cryptopan-key = hunter2")
 	f("[cryptopan]\nkey = hunter2")
@@ -290,11 +327,12 @@ func TestSecretIsNotShown(t *testing.T) {
 	f("cryptopan_key = 'hunter2'\ncryptopan_key_file = 'x'")
 	f("data_dir = \"\"\"\ncryptopan_key = 'hunter2'\\xzz\"\"\"")
 	f("", "-cryptopan-key", "hunter2", "hunter3")
+	f("", "-cryptopan-key-salt", "hunter2", "hunter3")
 	f("", "-cryptopan-kei", "hunter2")
 	f("", "-cryptopan-kei=hunter2")
 
 	secret := Secret("hunter2")
-	cfg := Config{CryptopanKey: secret}
+	cfg := Config{CryptopanKey: secret, CryptopanKeySalt: secret}
 	var log bytes.Buffer
 	NewLogger(&log, true).Sugar().Infow("loaded", "config", cfg, "key", secret)
 	marshalled, err := json.Marshal(cfg)

@@ -35,7 +35,7 @@ func parseTOML(data []byte) (entries []entry, err error) {
 		if !ok {
 			panic("BUG: not a parse error: " + err.Error())
 		}
-		return nil, syntaxError(pe)
+		return nil, syntaxError(text, pe)
 	}
 	for key, primitive := range doc {
 		value, line := locate(text, &md, primitive)
@@ -92,28 +92,44 @@ func locate(text string, md *toml.MetaData, primitive toml.Primitive) (any, int)
 //
 // The message may quote the value, and the key may be a secret or a misspelt
 // one: only what was read for a key that is known and not secret is passed on.
-func syntaxError(pe toml.ParseError) error {
-	line, key, message := pe.Position.Line, "", pe.Message
-	if strings.Contains(message, `'\n'`) || strings.Contains(message, "\n") {
-		line-- // it counted the line end that it complains of
+// A key within a table is not shown, for no setting is one.
+func syntaxError(text string, pe toml.ParseError) error {
+	root, _, _ := strings.Cut(pe.LastKey, ".")
+	s, known := lookupSetting(root)
+	key, message := "", pe.Message
+	if root != "" {
+		key = quoteKey(root) + ": "
 	}
-	if pe.LastKey != "" {
-		key = quoteKey(pe.LastKey) + ": "
-	}
-	s, known := lookupSetting(pe.LastKey)
 	switch {
-	case key != "" && strings.HasSuffix(message, "has already been defined."):
+	case root == "": // the rest is the character that was met, perhaps of a secret
+		message, _, _ = strings.Cut(message, ", but got")
+	case strings.HasSuffix(message, "has already been defined."):
 		message = "already set above"
+	case !known || s.secret:
+		message = "the value is not valid TOML; a string needs quotes"
 	case strings.Contains(message, "hexadecimal digits"):
 		message, _, _ = strings.Cut(message, ", but got") // the whole string up to here
-	case pe.LastKey != "" && (!known || s.secret):
-		message = "the value is not valid TOML; a string needs quotes"
 	}
-	return fmt.Errorf("%d: %s%s", max(line, 1), key, oneLine(message))
+	return fmt.Errorf("%d: %s%s", lineOf(text, pe), key, oneLine(message))
 }
 
-// oneLine makes a message of the library look like ours.
+// lineOf returns the line of the last character that the parser read before it
+// gave up. Its own Line is sometimes that of the character behind.
+func lineOf(text string, pe toml.ParseError) int {
+	last := pe.Position.Start + pe.Position.Len - 1
+	if strings.Contains(pe.Message, "control characters") || strings.Contains(pe.Message, "UTF-8 byte") {
+		last++ // it did not read the one that it complains of
+	}
+	return 1 + strings.Count(text[:min(max(last, 0), len(text))], "\n")
+}
+
+// oneLine makes a message of the library look like ours. It may quote a value
+// of any length.
 func oneLine(s string) string {
+	const longest = 120
+	if len(s) > longest {
+		s = s[:longest] + "…"
+	}
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return unicode.ReplacementChar

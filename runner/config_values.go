@@ -93,23 +93,23 @@ func (s *ServerURL) UnmarshalText(text []byte) error {
 	}
 	u, err := url.Parse(full)
 	if err != nil || u.Hostname() == "" {
-		return fmt.Errorf("%s is neither host, host:port nor a URL", quote(string(text)))
+		return fmt.Errorf("%s is neither host, host:port nor a URL", quoteURL(string(text)))
 	}
 	port, known := mqttPorts[u.Scheme]
 	switch {
 	case strings.Contains(u.Hostname(), ":") && u.Host[0] != '[':
-		return fmt.Errorf("the IPv6 address in %s needs brackets around it", quote(string(text)))
+		return fmt.Errorf("the IPv6 address in %s needs brackets around it", quoteURL(string(text)))
 	case !known:
 		return fmt.Errorf("the scheme %s is none of mqtts, tls, ssl, mqtt, tcp, wss, ws", quote(u.Scheme))
 	case u.User != nil:
 		return errors.New("a user or password cannot be given: edm shows a client certificate")
 	case u.Path != "" && u.Path != "/" && u.Scheme[0] != 'w', u.RawQuery != "", u.Fragment != "":
-		return fmt.Errorf("%s has more than a host and a port", quote(string(text)))
+		return fmt.Errorf("%s has more than a host and a port", quoteURL(string(text)))
 	case u.Port() == "":
 		u.Host += ":" + port
 	}
 	if n, err := strconv.ParseUint(u.Port(), 10, 16); err != nil || n == 0 {
-		return fmt.Errorf("the port of %s is not 1 to 65535", quote(string(text)))
+		return fmt.Errorf("the port of %s is not 1 to 65535", quoteURL(string(text)))
 	}
 	*s = ServerURL{u}
 	return nil
@@ -127,9 +127,6 @@ func (s ServerURL) String() string {
 type Secret string
 
 func (s *Secret) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		return errors.New("must not be empty")
-	}
 	*s = Secret(text)
 	return nil
 }
@@ -233,6 +230,14 @@ func describe(value any) string {
 		return "a table"
 	}
 	panic(fmt.Sprintf("BUG: a TOML value of type %T", value))
+}
+
+// quoteURL quotes a URL without the user and the password that may be in it.
+func quoteURL(s string) string {
+	if at := strings.LastIndexByte(s, '@'); at >= 0 {
+		s = "…" + s[at:]
+	}
+	return quote(s)
 }
 
 // quote quotes s on one line, and cuts it where it gets too long to read.

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -19,6 +20,9 @@ const (
 	sessionsDir   = "parquet/sessions"
 )
 
+// folderMode is that of folders: pseudonyms are not for everyone on the host.
+const folderMode = 0o750
+
 // retryWrite is how long to wait before a histogram that could not be written
 // is tried again.
 const retryWrite = 5 * time.Second
@@ -29,6 +33,27 @@ func lossReason(err error) string {
 		return "no_space"
 	}
 	return "io"
+}
+
+// A loss is rows that could not be written.
+type loss struct {
+	rows int
+	why  error // of the first ones
+}
+
+func (l *loss) add(rows int, why error) {
+	if l.why == nil {
+		l.why = why
+	}
+	l.rows += rows
+}
+
+// err says what was lost; nil if nothing was.
+func (l *loss) err(kind string) error {
+	if l.rows == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d %s rows are lost: %w", l.rows, kind, l.why)
 }
 
 // A sessionWriter is the stage that writes session files. It never stops
@@ -46,6 +71,7 @@ type sessionWriter struct {
 	pulse pulse
 	start time.Time           // of the interval
 	file  *output.SessionFile // nil until there is a row
+	loss  loss                // whoever waited for run to return may read it
 }
 
 // run writes until ends is closed. At the end of an interval all its blocks
@@ -77,7 +103,7 @@ func (s *sessionWriter) run() {
 func (s *sessionWriter) write(b *output.Block) {
 	defer s.empty.give(b)
 	if s.file == nil {
-		f, err := output.CreateSession(s.dir, s.start)
+		f, err := s.create()
 		if err != nil {
 			s.lost(b.Len(), err)
 			return
@@ -96,6 +122,14 @@ func (s *sessionWriter) write(b *output.Block) {
 		s.file = nil
 	}
 	s.lost(rows, err)
+}
+
+// create begins a file, in a folder that somebody may have removed.
+func (s *sessionWriter) create() (*output.SessionFile, error) {
+	if err := os.MkdirAll(s.dir, folderMode); err != nil {
+		return nil, err
+	}
+	return output.CreateSession(s.dir, s.start)
 }
 
 func (s *sessionWriter) commit(stop time.Time) {
@@ -118,6 +152,7 @@ func (s *sessionWriter) commit(stop time.Time) {
 }
 
 func (s *sessionWriter) lost(rows int, err error) {
+	s.loss.add(rows, err)
 	s.metrics.rowsLost.WithLabelValues(kindSession, lossReason(err)).Add(float64(rows))
 	s.health.set(s.log, kindSession, "session rows are lost: "+err.Error())
 }
@@ -135,6 +170,7 @@ type histogramWriter struct {
 	health   *health
 	log      *zap.Logger
 	pulse    pulse
+	loss     loss // whoever waited for run to return may read it
 }
 
 func (h *histogramWriter) run() {
@@ -155,7 +191,7 @@ func (h *histogramWriter) run() {
 func (h *histogramWriter) write(m minute) {
 	rows := m.tally.histogram()
 	for last := false; ; {
-		path, err := output.WriteHistogram(h.dir, m.interval, h.meta, rows)
+		path, err := h.try(m.interval, rows)
 		if err == nil {
 			h.health.clear(h.log, kindHistogram)
 			h.metrics.histogramRows.Add(float64(len(rows)))
@@ -165,6 +201,7 @@ func (h *histogramWriter) write(m minute) {
 			return
 		}
 		if last {
+			h.loss.add(len(rows), err)
 			h.metrics.rowsLost.WithLabelValues(kindHistogram, lossReason(err)).Add(float64(len(rows)))
 			h.log.Error("a histogram is lost at the stop", zap.Int("rows", len(rows)), zap.Error(err))
 			return
@@ -172,6 +209,14 @@ func (h *histogramWriter) write(m minute) {
 		h.health.set(h.log, kindHistogram, "histograms wait to be written: "+err.Error())
 		last = h.wait()
 	}
+}
+
+// try writes a histogram once. Somebody may have removed the folders.
+func (h *histogramWriter) try(interval output.Interval, rows []output.HistogramRow) (path string, err error) {
+	if err := makeHistogramFolders(filepath.Dir(h.dir)); err != nil {
+		return "", err
+	}
+	return output.WriteHistogram(h.dir, interval, h.meta, rows)
 }
 
 // wait waits until a write is to be tried again, and says whether it is for the
@@ -192,13 +237,19 @@ func (h *histogramWriter) wait() (last bool) {
 // makeFolders makes the folders below data_dir, and removes files in them that
 // an earlier process did not finish.
 func makeFolders(dataDir string) error {
-	sent, refused := histogramsDir+"/"+output.SentFolder, histogramsDir+"/"+output.RefusedFolder
-	for _, dir := range []string{outboxDir, sent, refused, sessionsDir} {
-		path := filepath.Join(dataDir, dir)
-		if err := os.MkdirAll(path, 0o750); err != nil {
-			return err
-		}
-		if err := output.RemoveTemporary(path); err != nil {
+	sessions := filepath.Join(dataDir, sessionsDir)
+	if err := os.MkdirAll(sessions, folderMode); err != nil {
+		return err
+	}
+	if err := makeHistogramFolders(filepath.Join(dataDir, histogramsDir)); err != nil {
+		return err
+	}
+	return errors.Join(output.RemoveTemporary(sessions), output.RemoveTemporary(filepath.Join(dataDir, outboxDir)))
+}
+
+func makeHistogramFolders(dir string) error {
+	for _, name := range []string{output.OutboxFolder, output.SentFolder, output.RefusedFolder} {
+		if err := os.MkdirAll(filepath.Join(dir, name), folderMode); err != nil {
 			return err
 		}
 	}

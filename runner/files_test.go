@@ -164,7 +164,7 @@ func TestSessionWriter(t *testing.T) {
 // comes behind them.
 func TestSessionWriterWithoutFolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "sessions")
+		dir := blockedFolder(t)
 		w := newWriterTest(t, dir)
 		go w.sessions.run()
 		for range 3 {
@@ -175,9 +175,7 @@ func TestSessionWriterWithoutFolder(t *testing.T) {
 		if got := w.health.list(); len(got) != 1 || !strings.HasPrefix(got[0], "session: session rows are lost: ") {
 			t.Errorf("health is %q", got)
 		}
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		unblock(t, dir)
 		w.block(7)
 		synctest.Wait()
 		if got := w.health.list(); got != nil {
@@ -187,11 +185,7 @@ func TestSessionWriterWithoutFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.end(2)
-		synctest.Wait()
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		w.block(8)
+		w.block(8) // makes it again
 		close(w.blocks)
 		w.end(3)
 		close(w.ends)
@@ -228,7 +222,7 @@ func TestSessionWriterFailsHalfWay(t *testing.T) {
 		noise := mathrand.NewChaCha8([32]byte{})
 		large := func() {
 			b := w.sessions.empty.take()
-			message := make([]byte, 1000)
+			message := make([]byte, 20_000) // so that it fills a row group
 			for range 500 {
 				noise.Read(message)
 				b.Append(&output.Row{Name: []byte("\x01a\x00"), Response: message})
@@ -239,7 +233,7 @@ func TestSessionWriterFailsHalfWay(t *testing.T) {
 		w.block(10)
 		large()
 		small := limit
-		small.Cur = 600_000
+		small.Cur = 11_000_000
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &small); err != nil {
 			t.Fatal(err)
 		}
@@ -263,6 +257,24 @@ func TestSessionWriterFailsHalfWay(t *testing.T) {
 	})
 }
 
+// blockedFolder returns the path of a folder that cannot be made: a file is
+// there. unblock removes it.
+func blockedFolder(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), output.OutboxFolder)
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func unblock(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // tallyOf is a tally with so many answers about one name.
 func tallyOf(t *testing.T, v *view, answers int) *tally {
 	tl := newTally(v.names, 20)
@@ -281,7 +293,7 @@ func tallyOf(t *testing.T, v *view, answers int) *tally {
 func TestHistogramWriterWaits(t *testing.T) {
 	v := testView(t, "example.com\n", "", "")
 	synctest.Test(t, func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "outbox")
+		dir := blockedFolder(t)
 		w := newWriterTest(t, dir)
 		go w.history.run()
 		interval := func(n int) output.Interval {
@@ -297,9 +309,7 @@ func TestHistogramWriterWaits(t *testing.T) {
 		if n := len(w.log.entries("")); n != 1 {
 			t.Errorf("logged %s", w.log)
 		}
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		unblock(t, dir)
 		time.Sleep(retryWrite)
 		synctest.Wait()
 		if took := time.Since(began); len(w.minutes) != 0 || rowsIn(t, dir) != 2 {
@@ -330,7 +340,7 @@ func TestHistogramWriterAtTheStop(t *testing.T) {
 	f := func(name string, before, after int, rows int) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				dir := filepath.Join(t.TempDir(), "outbox")
+				dir := blockedFolder(t)
 				w := newWriterTest(t, dir)
 				done := make(chan struct{})
 				go func() { w.history.run(); close(done) }()
@@ -342,9 +352,7 @@ func TestHistogramWriterAtTheStop(t *testing.T) {
 				send(before)
 				time.Sleep(time.Second)
 				if rows > 0 {
-					if err := os.Mkdir(dir, 0o755); err != nil {
-						t.Fatal(err)
-					}
+					unblock(t, dir)
 				}
 				began := time.Now()
 				close(w.stopping)
@@ -576,7 +584,7 @@ func TestFullDiskAtTheStop(t *testing.T) {
 	}
 }
 
-// The folders become read-only, or are gone, while it runs.
+// The folders become read-only, or others stand in their place, while it runs.
 func TestFoldersCannotBeWrittenTo(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -633,18 +641,56 @@ func TestFoldersCannotBeWrittenTo(t *testing.T) {
 		})
 		return mend
 	})
-	f("gone", func(t *testing.T, dirs ...string) func() {
+	f("files", func(t *testing.T, dirs ...string) func() {
 		for _, dir := range dirs {
 			if err := os.Rename(dir, dir+"-away"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(dir, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 		return func() {
 			for _, dir := range dirs {
-				if err := os.Rename(dir+"-away", dir); err != nil {
+				// At once: a folder that is not there would be made.
+				if err := unix.Renameat2(unix.AT_FDCWD, dir+"-away", unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 	})
+}
+
+// All folders are removed while it runs. They are made again, and what comes
+// from then on is in them.
+func TestFoldersAreRemoved(t *testing.T) {
+	t.Parallel()
+	d := newDiskTest(t, filepath.Join(socketDir(t), "data"))
+	d.send()
+	d.settled()
+	until(t, "the first histogram", func() bool { return len(parquetFiles(t, d.cfg.histograms())) == 1 })
+	answers := int(d.metric(`edm_frames_total{result="well_known"`))
+	if err := os.RemoveAll(filepath.Join(d.cfg.DataDir, "parquet")); err != nil {
+		t.Fatal(err)
+	}
+	d.send()
+	if _, lost := d.settled(); lost != 0 {
+		t.Errorf("%d rows lost", lost)
+	}
+	d.unhealthy()
+	d.p.finish()
+	ends := d.stop()
+	if n := answersIn(t, d.cfg.histograms()); n != int(ends["well_known"])-answers || n == 0 {
+		t.Errorf("%d answers in files of %d", n, int(ends["well_known"])-answers)
+	}
+	if n := rowsIn(t, d.cfg.sessions()); n != int(ends["session"])/2 {
+		t.Errorf("%d rows in files of %d", n, ends["session"]/2)
+	}
+	for _, name := range []string{sessionsDir, outboxDir, histogramsDir + "/" + output.SentFolder, histogramsDir + "/" + output.RefusedFolder} {
+		if info, err := os.Stat(filepath.Join(d.cfg.DataDir, name)); err != nil {
+			t.Error(err)
+		} else if info.Mode().Perm()&^folderMode != 0 {
+			t.Errorf("%s has mode %v", name, info.Mode())
+		}
+	}
 }

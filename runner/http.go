@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -46,6 +47,7 @@ func openWeb(cfg *Config, m *metrics, h *health) (*web, error) {
 		writeStatus(w, m, h, started)
 	})
 	if cfg.Debug {
+		runtime.SetBlockProfileRate(int(10 * time.Microsecond)) // for /debug/pprof/block
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		// Not the command line: a key may be in it.
 		mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 )
 
 // stopGrace is how long streams are read on after the listeners closed, so that
@@ -33,12 +34,13 @@ type listening struct {
 
 	mu    sync.Mutex
 	conns map[*connection]struct{} // guarded by mu
+	open  map[string]int           // how many of them came by each input; guarded by mu
 }
 
 // run serves until stop is closed, then ends the streams and closes the
 // channel of chunks.
 func (l *listening) run(stop <-chan struct{}) {
-	l.conns = make(map[*connection]struct{})
+	l.conns, l.open = make(map[*connection]struct{}), make(map[string]int)
 	var accepting sync.WaitGroup
 	for _, in := range l.inputs {
 		accepting.Go(func() { l.accept(in, stop) })
@@ -83,12 +85,13 @@ func (l *listening) start(in input, conn net.Conn) {
 		c.source = newTLSSource(conn, l.tls)
 	}
 	l.mu.Lock()
-	full := len(l.conns) >= l.limit
-	if !full {
+	room := l.roomLocked(in.name)
+	if room {
 		l.conns[c] = struct{}{}
+		l.open[in.name]++
 	}
 	l.mu.Unlock()
-	if full {
+	if !room {
 		l.shared.metrics.refusal("too_many_connections").Inc()
 		conn.Close()
 		return
@@ -96,11 +99,48 @@ func (l *listening) start(in input, conn net.Conn) {
 	l.shared.metrics.connected(in.name)
 	l.streams.Go(func() {
 		c.serve()
-		l.shared.metrics.disconnected(in.name)
 		l.mu.Lock()
 		delete(l.conns, c)
+		l.open[in.name]--
 		l.mu.Unlock()
+		l.shared.metrics.disconnected(in.name) // now there is room
 	})
+}
+
+// reservedShare is the part of max_connections that is kept for each input: one
+// in so many.
+const reservedShare = 8
+
+// roomLocked says whether one more connection may come by an input. What is
+// kept for another input and not in use there counts as taken, so that whoever
+// reaches one of them cannot shut out those who use another.
+func (l *listening) roomLocked(input string) bool {
+	reserve := min(max(1, l.limit/reservedShare), l.limit/len(l.inputs))
+	taken := len(l.conns)
+	for _, other := range l.inputs {
+		if other.name != input {
+			taken += max(0, reserve-l.open[other.name])
+		}
+	}
+	return taken < l.limit
+}
+
+// otherFiles is what is open besides connections, at most: the store of seen
+// names keeps 512 files open, and there are files that are written, sockets, the
+// broker, the receiver and those who ask for metrics.
+const otherFiles = 512 + 88
+
+// warnOfFiles says so if the process may not open as many files as it may need.
+// The limit is the one in force: Go raises it to the hard one at the start.
+func warnOfFiles(log *zap.Logger, maxConnections int) {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return
+	}
+	if need := uint64(maxConnections + otherFiles); limit.Cur < need {
+		log.Warn("the limit of open files (ulimit -n, LimitNOFILE) is too low for max_connections: raise the one or lower the other",
+			zap.Uint64("limit", limit.Cur), zap.Uint64("needed", need))
+	}
 }
 
 // endStreams lets every stream end soon.

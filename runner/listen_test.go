@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"go.uber.org/zap"
 	"io"
 	"math/big"
 	mathrand "math/rand/v2"
@@ -29,6 +28,9 @@ import (
 	golangdnstap "github.com/dnstap/golang-dnstap"
 	framestream "github.com/farsightsec/golang-framestream"
 	"github.com/miekg/dns"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 )
 
 // An authority makes certificates.
@@ -633,7 +635,7 @@ func TestMaxConnections(t *testing.T) {
 	f := newFront(t, r, func(cfg *Config) { cfg.MaxConnections = 3 })
 	r.take()
 	var peers []*peer
-	for _, conn := range []net.Conn{dial(t, "unix", f.unix), dial(t, "tcp", f.tcp), dial(t, "unix", f.unix)} {
+	for _, conn := range []net.Conn{dial(t, "unix", f.unix), dial(t, "tcp", f.tcp), tls.Client(dial(t, "tcp", f.tls), f.client(""))} {
 		p := newPeer(t, conn)
 		p.open()
 		peers = append(peers, p)
@@ -658,6 +660,96 @@ func TestMaxConnections(t *testing.T) {
 	if n := len(r.taken()); n != 1 {
 		t.Errorf("%d frames of 1", n)
 	}
+}
+
+// Whoever reaches one input may use all connections but those that are kept for
+// the others, and those of another input get theirs, whatever came before.
+func TestConnectionsKeptForEachInput(t *testing.T) {
+	f := func(limit int, inputs, want string) {
+		t.Helper()
+		l := &listening{limit: limit, conns: make(map[*connection]struct{}), open: make(map[string]int)}
+		for name := range strings.FieldsSeq(inputs) {
+			l.inputs = append(l.inputs, input{name: name})
+		}
+		var got []string
+		for _, in := range l.inputs { // one after the other takes what it can
+			for l.roomLocked(in.name) {
+				l.conns[new(connection)] = struct{}{}
+				l.open[in.name]++
+			}
+			got = append(got, fmt.Sprint(l.open[in.name]))
+		}
+		if strings.Join(got, " ") != want || len(l.conns) != limit {
+			t.Errorf("%d connections by %s: %q, want %s", limit, inputs, got, want)
+		}
+	}
+	f(256, "unix", "256")
+	f(256, "tcp unix", "224 32")
+	f(256, "tcp tls unix", "192 32 32")
+	f(8, "tcp unix", "7 1")
+	f(3, "tcp unix", "2 1")
+	f(3, "tcp tls unix", "1 1 1")
+	f(2, "tcp unix", "1 1")
+	f(1, "tcp unix", "1 0") // there is not one for each
+	f(1, "unix", "1")
+	f(1_000_000, "tcp tls unix", "750000 125000 125000")
+}
+
+// A crowd at one input does not keep a resolver out that uses another, and when
+// the crowd is gone there is room for as many again.
+func TestCrowdAtOneInput(t *testing.T) {
+	const limit, kept = 24, 2 * 3 // for the unix socket and for TLS
+	r := newReception(600, 1)
+	f := newFront(t, r, func(cfg *Config) { cfg.MaxConnections = limit })
+	r.take()
+	connected := func() int {
+		var m dto.Metric
+		if err := r.metrics.connections.WithLabelValues("input_tcp").Write(&m); err != nil {
+			t.Fatal(err)
+		}
+		return int(m.GetGauge().GetValue())
+	}
+	for range 2 {
+		var crowd []net.Conn
+		for range 2 * limit {
+			crowd = append(crowd, dial(t, "tcp", f.tcp)) // and says nothing
+		}
+		until(t, "the crowd to take all it can", func() bool { return connected() == limit-kept })
+		local := newPeer(t, dial(t, "unix", f.unix))
+		local.open()
+		local.finish()
+		for _, conn := range crowd {
+			conn.Close()
+		}
+		until(t, "the crowd to be gone", func() bool { return connected() == 0 })
+	}
+	if n, want := counted(t, r.metrics.refusal("too_many_connections")), 2*(limit+kept); int(n) != want {
+		t.Errorf("%v refused, want %d", n, want)
+	}
+}
+
+// A limit of open files that is too low is said, with both numbers.
+func TestWarnOfFiles(t *testing.T) {
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1000, Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
+	f := func(maxConnections int, want string) {
+		t.Helper()
+		var book logBook
+		warnOfFiles(NewLogger(&book, false), maxConnections)
+		if got := book.String(); (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%d connections: logged %q, want %q", maxConnections, got, want)
+		}
+	}
+	f(256, "")
+	f(1000-otherFiles, "")
+	f(1001-otherFiles, `"limit":1000,"needed":1001`)
+	f(1_000_000, `"limit":1000,"needed":1000600`)
 }
 
 // What a peer does or does not do holds up no stop; and what it had sent by

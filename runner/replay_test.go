@@ -3,10 +3,14 @@ package runner
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -158,4 +162,86 @@ func TestReplayOfTraffic(t *testing.T) {
 	if n := answersIn(t, cfg.histograms()); n != int(ends["well_known"]) {
 		t.Errorf("%d answers of %d", n, ends["well_known"])
 	}
+}
+
+// A replay with no room for what it writes ends all the same, and says what is
+// lost.
+func TestReplayOnFullDisk(t *testing.T) {
+	pool, names := bulk(t)
+	path := filepath.Join(t.TempDir(), "traffic.fstrm")
+	if err := pool.WriteFile(path); err != nil {
+		t.Fatal(err)
+	}
+	cfg := testConfig(t)
+	cfg.WellKnownDomainsFile = names
+	for _, dir := range []string{cfg.histograms(), cfg.sessions()} {
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Mount("none", dir, "tmpfs", 0, "size=4k"); err != nil {
+			t.Skipf("a full disk needs a tmpfs, and mounting one needs root: %v", err)
+		}
+		t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+	}
+	began := time.Now()
+	ends, err := replayed(t, context.Background(), cfg, path)
+	if took := time.Since(began); took > retryWrite {
+		t.Errorf("it took %v", took)
+	}
+	if ends["received"] != uint64(pool.Len()) {
+		t.Errorf("frames: %v", ends)
+	}
+	want := regexp.MustCompile(fmt.Sprintf(`^%d session rows are lost: .*no space left on device\n[1-9]\d* histogram rows are lost: .*no space left on device$`, ends["session"]))
+	if err == nil || !want.MatchString(err.Error()) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	checkFolder(t, cfg.histograms())
+	checkFolder(t, cfg.sessions())
+}
+
+// The folders may be links to other ones, of which data_dir is one itself.
+func TestFoldersAreLinks(t *testing.T) {
+	pool, names := bulk(t)
+	path := filepath.Join(t.TempDir(), "traffic.fstrm")
+	if err := pool.WriteFile(path); err != nil {
+		t.Fatal(err)
+	}
+	f := func(name string, links ...string) {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig(t)
+			cfg.WellKnownDomainsFile = names
+			elsewhere := t.TempDir()
+			for i, link := range links {
+				to, at := filepath.Join(elsewhere, fmt.Sprint(i)), filepath.Join(cfg.DataDir, link)
+				if err := errors.Join(os.Mkdir(to, 0o750), os.MkdirAll(filepath.Dir(at), 0o750), os.Symlink(to, at)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			left := filepath.Join(cfg.sessions(), ".dns_session_block-2026-11-30T10-00-00Z.parquet")
+			if err := errors.Join(os.MkdirAll(cfg.sessions(), 0o750), os.WriteFile(left, nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			ends, err := replayed(t, context.Background(), cfg, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := rowsIn(t, cfg.sessions()); n != int(ends["session"]) {
+				t.Errorf("%d rows of %d", n, ends["session"])
+			}
+			if n := answersIn(t, cfg.histograms()); n != int(ends["well_known"]) {
+				t.Errorf("%d answers of %d", n, ends["well_known"])
+			}
+			if _, err := os.Lstat(left); !os.IsNotExist(err) {
+				t.Errorf("what a crash left is still there: %v", err)
+			}
+			for i, link := range links {
+				if entries, err := os.ReadDir(filepath.Join(elsewhere, fmt.Sprint(i))); err != nil || len(entries) == 0 {
+					t.Errorf("nothing is in the folder that %s stands for: %v", link, err)
+				}
+			}
+		})
+	}
+	f("data_dir", "")
+	f("below it", "seen", "parquet")
+	f("below parquet", "parquet/sessions", "parquet/histograms")
 }

@@ -110,7 +110,7 @@ func (d *daemon) connect(v *view, meta output.Meta, stop <-chan struct{}) {
 		n = runtime.GOMAXPROCS(0)
 	}
 	chunks := make(chan *dnstap.Chunk, 2*n)
-	d.blocks = make(chan *output.Block, 1)
+	d.blocks = make(chan *output.Block, 4)
 	d.ended = make(chan struct{})
 	ends := make(chan output.Interval)
 	minutes := make(chan minute, 1)
@@ -220,11 +220,15 @@ func openDataDir(path string) (*os.File, error) {
 // written. Of signals, SIGUSR1 ends the interval and SIGHUP reloads. An error means that the daemon
 // could not start.
 func Run(ctx context.Context, cfg *Config, log *zap.Logger, signals <-chan os.Signal, version string) error {
+	if err := socketFree(cfg); err != nil {
+		return err
+	}
 	d, err := newDaemon(cfg, log, version, ctx.Done())
 	if err != nil {
 		return err
 	}
 	defer d.close()
+	warnOfFiles(log, cfg.MaxConnections)
 	if cfg.MetricsListen != "" {
 		web, err := openWeb(cfg, d.metrics, d.health)
 		if err != nil {
@@ -257,30 +261,17 @@ func Run(ctx context.Context, cfg *Config, log *zap.Logger, signals <-chan os.Si
 }
 
 // Replay puts capture files through the same stages, writes everything out and
-// returns. It opens no input.
+// returns. It opens no input. What cannot be written is lost, and an error.
 func Replay(ctx context.Context, cfg *Config, log *zap.Logger, files []string, version string) error {
-	d, err := newDaemon(cfg, log, version, ctx.Done())
+	stop := make(chan struct{})
+	close(stop) // nobody waits until a write is tried again
+	d, err := newDaemon(cfg, log, version, stop)
 	if err != nil {
 		return err
 	}
 	defer d.close()
-	return d.serve(func() error { return replay(files, &d.reading, ctx.Done()) })
-}
-
-// Check reads the lists, the key and the certificates that cfg names. It binds
-// and creates nothing. The error joins all that is wrong.
-func Check(cfg *Config) error {
-	_, err := loadView(cfg)
-	_, errTLS := loadTLS(cfg, zap.NewNop())
-	_, errGroup := lookupGroup(cfg.InputUnixGroup)
-	if errGroup != nil {
-		errGroup = fmt.Errorf("input_unix_group: %w", errGroup)
-	}
-	var errDir error
-	if info, err := os.Stat(cfg.DataDir); err == nil && !info.IsDir() {
-		errDir = fmt.Errorf("data_dir: %s is not a folder", cfg.DataDir)
-	}
-	return errors.Join(err, errTLS, errGroup, errDir)
+	err = d.serve(func() error { return replay(files, &d.reading, ctx.Done()) })
+	return errors.Join(err, d.sessions.loss.err(kindSession), d.minutes.loss.err(kindHistogram))
 }
 
 // notify tells the service manager, if there is one. It is no reason to stop

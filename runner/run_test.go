@@ -241,13 +241,15 @@ func TestRunCannotStart(t *testing.T) {
 	runDaemon(t, cfg).stop()
 }
 
-// Two daemons share nothing that only one can have.
+// Two daemons share nothing that only one can have. One whose socket is taken
+// makes no folder.
 func TestRunTwoAtOnce(t *testing.T) {
 	cfg := testConfig(t)
 	first := runDaemon(t, cfg)
 	f := func(want string, setUp func(*Config)) {
 		t.Helper()
 		other := *testConfig(t)
+		dataDir := other.DataDir
 		setUp(&other)
 		r := tryDaemon(t, &other)
 		r.stopped = true
@@ -258,6 +260,9 @@ func TestRunTwoAtOnce(t *testing.T) {
 			}
 		case <-time.After(patience):
 			t.Fatalf("it starts: %s", r.log)
+		}
+		if _, err := os.Lstat(dataDir); !os.IsNotExist(err) {
+			t.Errorf("its data_dir was made: %v", err)
 		}
 	}
 	f("data_dir: ", func(other *Config) { other.DataDir = cfg.DataDir })

@@ -120,6 +120,19 @@ func lockFolder(dir *os.File) error {
 	}
 }
 
+// socketFree returns nil unless input_unix is sure to be in the way: another edm
+// serves there, or it is no socket. To ask first leaves no trace of a start that
+// cannot go on. listenUnix asks again, under its lock.
+func socketFree(cfg *Config) error {
+	if cfg.InputUnix == "" || os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) { // perhaps the service manager's
+		return nil
+	}
+	if err := replaceable(cfg.InputUnix); err != nil {
+		return fmt.Errorf("input_unix: %w", err)
+	}
+	return nil
+}
+
 // replaceable returns nil if a socket may be put at path.
 func replaceable(path string) error {
 	info, err := os.Lstat(path)
@@ -149,13 +162,13 @@ func lookupGroup(group string) (gid int, err error) {
 	}
 	if n, err := strconv.ParseUint(group, 10, 64); err == nil {
 		if n >= math.MaxUint32 { // which means "as it is"
-			return 0, fmt.Errorf("%s is no number of a group", group)
+			return 0, fmt.Errorf("%s is no number of a group", quote(group))
 		}
 		return int(n), nil
 	}
 	g, err := user.LookupGroup(group)
 	if err != nil {
-		return 0, fmt.Errorf("there is no group %q", group)
+		return 0, fmt.Errorf("there is no group %s", quote(group))
 	}
 	return strconv.Atoi(g.Gid)
 }
