@@ -36,6 +36,8 @@ func TestOptionsFrom(t *testing.T) {
 	f("SESSIONS=0 WORKERS=2 CONNS=3 RUNS=5 EDM=e", options{frames: 3_000_000, conns: 3, workers: 2, runs: 5, edm: "e", novel: 0.1})
 	f("NOVEL=1.0 MQTT=1 SYNC=1", options{frames: 3_000_000, conns: 1, sessions: true, runs: 1, novel: 1, mqtt: true, sync: true})
 
+	f("MQTT=1 RATE=10 SLOW_SYNC=1ms STALL=15s", options{rate: 10, frames: 300, conns: 1, sessions: true, runs: 1, novel: 0.1, mqtt: true, slowSync: time.Millisecond, stall: 15 * time.Second})
+
 	wrong := func(pairs, want string) {
 		t.Helper()
 		if _, err := optionsFrom(env(pairs)); err == nil || err.Error() != want {
@@ -45,7 +47,8 @@ func TestOptionsFrom(t *testing.T) {
 	wrong("FRAMES=0", "FRAMES=0: want a whole number from 1")
 	wrong("RATE=fast CONNS=-1", "RATE=fast: want a whole number from 0\nCONNS=-1: want a whole number from 1")
 	wrong("NOVEL=2", "NOVEL=2: want a share from 0 to 1")
-	wrong("DURATION=10", "DURATION=10: want a time as 10m or 30s")
+	wrong("DURATION=10", "DURATION=10: want a time as 10m, 30s or 1ms")
+	wrong("STALL=15s MQTT=1", "STALL: want MQTT=1, whose broker stalls, and RATE")
 }
 
 func TestParseMetrics(t *testing.T) {
@@ -188,7 +191,7 @@ func TestEventCost(t *testing.T) {
 
 func TestEventsThatDiffer(t *testing.T) {
 	b := new(broker)
-	b.events.reset()
+	b.events.reset(nil)
 	for _, message := range []string{"a", "b", "a"} {
 		b.events.add([]byte(message))
 	}

@@ -39,12 +39,14 @@ type events struct {
 	mu   sync.Mutex      // guards what follows
 	seed maphash.Seed    // of the hashes
 	seen map[uint64]bool // hashes of messages
+	late *latencies      // is told of each message, unless nil
 }
 
-func (e *events) reset() {
+// reset begins to count from zero, and tells late of each event.
+func (e *events) reset(late *latencies) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.seed, e.seen = maphash.MakeSeed(), map[uint64]bool{}
+	e.seed, e.seen, e.late = maphash.MakeSeed(), map[uint64]bool{}, late
 	e.count.Store(0)
 	e.again.Store(0)
 }
@@ -58,9 +60,15 @@ func (e *events) add(message []byte) {
 		e.seen[h] = true
 		e.count.Add(1)
 	}
+	if e.late != nil {
+		e.late.arrived(message)
+	}
 }
 
-const node = "bench.test" // kid, and name in the client certificate
+const (
+	node     = "bench.test" // kid, and name in the client certificate
+	inFlight = 1000         // events that mosquitto takes before it acknowledges the first
+)
 
 func findMosquitto() (string, error) {
 	for _, name := range []string{"mosquitto", "/usr/sbin/mosquitto"} { // where only root looks
@@ -81,7 +89,7 @@ func startBroker(dir string) (*broker, error) {
 		return nil, err
 	}
 	b := &broker{logged: filepath.Join(dir, "log"), exited: make(chan struct{})}
-	b.events.reset()
+	b.events.reset(nil)
 	plain, err1 := freePort()
 	secure, err2 := freePort()
 	if err := errors.Join(err1, err2, b.configure(dir, plain, secure)); err != nil {
@@ -128,7 +136,7 @@ func (b *broker) configure(dir, plain, secure string) error {
 	config := fmt.Sprintf(`user root
 per_listener_settings true
 max_queued_messages 10000000
-max_inflight_messages 1000
+max_inflight_messages %d
 listener %s 127.0.0.1
 allow_anonymous true
 listener %s 127.0.0.1
@@ -139,7 +147,7 @@ keyfile %s
 require_certificate true
 use_identity_as_username true
 acl_file %s
-`, port(plain), port(secure), path("ca.crt"), path("broker.crt"), path("broker.key"), path("acl"))
+`, inFlight, port(plain), port(secure), path("ca.crt"), path("broker.crt"), path("broker.key"), path("acl"))
 	b.settings = []string{
 		fmt.Sprintf("mqtt_server = %q", secure),
 		fmt.Sprintf("mqtt_ca_file = %q", path("ca.crt")),
@@ -195,14 +203,20 @@ func (b *broker) await(d *daemon, events int) error {
 	return nil
 }
 
-// compareEvents notes where there is not one event for each name.
+// compareEvents notes where there is not one event for each name. Those in
+// flight at a stall may come twice: as many as edm has waiting for the broker's
+// acknowledgement at most.
 func (r *result) compareEvents(b *broker, m metrics, names int) {
+	again := int(b.events.again.Load())
+	if r.Stall != nil {
+		r.Stall.Again, again = again, max(0, again-inFlight)
+	}
 	for _, c := range []struct {
 		what      string
 		got, want int
 	}{
 		{"events that came", int(b.events.count.Load()), names},
-		{"events that came twice", int(b.events.again.Load()), 0},
+		{"events that came twice", again, 0},
 		{"events that edm queued", m.sum("edm_new_qname_queued_total"), names},
 		{"new names that edm discarded", m.sum("edm_new_qname_discarded_total"), 0},
 	} {

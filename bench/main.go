@@ -27,8 +27,12 @@
 //	                mosquitto over TLS, and on to a subscriber that counts them
 //	SYNC=1          the last of these with pebble_sync, too; and what a sync costs,
 //	                and, with strace, how many there are
+//	SLOW_SYNC=1ms   each fsync of edm takes that much longer, in all of them: strace
+//	                holds it up
+//	STALL=15s       after a third of the load, the broker is stopped for that long
 //	RUNS=1          runs
-//	PROFILE=FILE    write a CPU profile of the last load to a file
+//	PROFILE=FILE    write a CPU profile of the last load to a file, and to
+//	                FILE.block where goroutines waited
 //	EDM=FILE        an edm that is there already, instead of building one
 //
 // All of them go together. A run with MQTT=1 fails unless there is one event for
@@ -80,6 +84,8 @@ type options struct {
 	novel    float64
 	mqtt     bool
 	sync     bool
+	slowSync time.Duration
+	stall    time.Duration
 	runs     int
 	profile  string
 	edm      string
@@ -117,12 +123,21 @@ func optionsFrom(getenv func(string) string) (options, error) {
 			errs = append(errs, fmt.Errorf("NOVEL=%s: want a share from 0 to 1", s))
 		}
 	}
-	if s := getenv("DURATION"); s != "" {
-		d, err := time.ParseDuration(s)
-		if err != nil || d <= 0 {
-			errs = append(errs, fmt.Errorf("DURATION=%s: want a time as 10m or 30s", s))
+	length := func(name string, d *time.Duration) {
+		s := getenv(name)
+		if s == "" {
+			return
 		}
-		o.duration = d
+		var err error
+		if *d, err = time.ParseDuration(s); err != nil || *d <= 0 {
+			errs = append(errs, fmt.Errorf("%s=%s: want a time as 10m, 30s or 1ms", name, s))
+		}
+	}
+	length("DURATION", &o.duration)
+	length("SLOW_SYNC", &o.slowSync)
+	length("STALL", &o.stall)
+	if o.stall > 0 && (!o.mqtt || o.rate == 0) {
+		errs = append(errs, errors.New("STALL: want MQTT=1, whose broker stalls, and RATE"))
 	}
 	switch {
 	case getenv("FRAMES") != "":

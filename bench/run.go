@@ -76,6 +76,15 @@ type result struct {
 	EventsLateS float64 `json:"events_late_s,omitempty"` // the last event after the last frame
 	SignatureUs float64 `json:"signature_us,omitempty"`
 
+	// From a frame's write to its event at the subscriber. Only of paced runs
+	// with events and one connection.
+	LatencyP50Ms float64 `json:"latency_p50_ms,omitempty"`
+	LatencyP99Ms float64 `json:"latency_p99_ms,omitempty"`
+	LatencyMaxMs float64 `json:"latency_max_ms,omitempty"`
+
+	// Only with STALL: what came of the broker's pause.
+	Stall *stall `json:"stall,omitempty"`
+
 	// Only with SYNC.
 	SyncMs float64 `json:"sync_ms,omitempty"`
 
@@ -111,9 +120,13 @@ func (l *load) run(dir string, v variant) (r result, err error) {
 		fmt.Sprintf("debug = %t", l.profile != ""),
 		fmt.Sprintf("pebble_sync = %t", v.sync),
 	}
+	var late *latencies
 	if v.events {
 		settings = append(settings, l.broker.settings...)
-		l.broker.events.reset()
+		if l.rate > 0 && l.conns == 1 && l.stall == 0 {
+			late = &latencies{pool: l.pool}
+		}
+		l.broker.events.reset(late)
 	}
 	if l.sync {
 		cost, err := syncCost(dir)
@@ -122,7 +135,13 @@ func (l *load) run(dir string, v variant) (r result, err error) {
 		}
 		r.SyncMs = milliseconds(cost)
 	}
-	d, err := startDaemon(append(slices.Clone(l.under), l.edm), dir, settings...)
+	under := l.under
+	if under == nil && l.slowSync > 0 {
+		if under, err = l.slowSyncs(); err != nil {
+			return r, err
+		}
+	}
+	d, err := startDaemon(append(slices.Clone(under), l.edm), dir, settings...)
 	if err != nil {
 		return r, err
 	}
@@ -158,7 +177,7 @@ func (l *load) run(dir string, v variant) (r result, err error) {
 		sent.Add(bursts)
 	}
 
-	loaded, base, err := l.measure(d, senders, sent.Frames, &r)
+	loaded, base, err := l.measure(d, senders, sent.Frames, late, &r)
 	if err != nil {
 		return r, err
 	}
@@ -175,6 +194,12 @@ func (l *load) run(dir string, v variant) (r result, err error) {
 			return r, err
 		}
 		r.SignatureUs = float64(cost) / float64(time.Microsecond)
+	}
+	if late != nil {
+		if late.odd != nil {
+			r.Failures = append(r.Failures, late.odd.Error())
+		}
+		r.LatencyP50Ms, r.LatencyP99Ms, r.LatencyMaxMs = milliseconds(late.share(0.5)), milliseconds(late.share(0.99)), milliseconds(late.share(1))
 	}
 	if err := r.end(d, base); err != nil {
 		return r, err
@@ -193,7 +218,7 @@ type cpuTime struct{ user, sys time.Duration }
 
 // measure sends the load. It gives what was sent and the CPU time that the
 // daemon had used before.
-func (l *load) measure(d *daemon, senders []*traffic.Sender, before int, r *result) (sent traffic.Counts, base cpuTime, err error) {
+func (l *load) measure(d *daemon, senders []*traffic.Sender, before int, late *latencies, r *result) (sent traffic.Counts, base cpuTime, err error) {
 	if base.user, base.sys, err = d.cpu(); err != nil {
 		return sent, base, err
 	}
@@ -202,8 +227,16 @@ func (l *load) measure(d *daemon, senders []*traffic.Sender, before int, r *resu
 	if l.rate > 0 {
 		send.Before = watch.ages.before
 	}
+	if late != nil {
+		send.Before = func(frames int) {
+			watch.ages.before(frames)
+			late.before(frames)
+		}
+	}
 	profiled := make(chan error, 1)
 	go func() { profiled <- l.saveProfile(d) }()
+	stalled := make(chan error, 1)
+	go func() { stalled <- l.stallBroker(d, r) }()
 
 	start := time.Now()
 	go watch.run()
@@ -226,7 +259,7 @@ func (l *load) measure(d *daemon, senders []*traffic.Sender, before int, r *resu
 	for _, s := range senders {
 		err = errors.Join(err, s.Close())
 	}
-	if err := errors.Join(err, <-profiled); err != nil {
+	if err := errors.Join(err, <-profiled, <-stalled); err != nil {
 		return sent, base, err
 	}
 	r.Frames = sent.Frames
@@ -299,21 +332,30 @@ func (l *load) saveProfile(d *daemon) error {
 	if l.profile == "" {
 		return nil
 	}
-	length := l.duration
-	if length == 0 && l.rate > 0 {
-		length = time.Duration(float64(l.frames) / l.rate * float64(time.Second))
+	seconds := max(1, int(l.length().Seconds()))
+	err := d.save(fmt.Sprintf("/debug/pprof/profile?seconds=%d", seconds), l.profile)
+	return errors.Join(err, d.save("/debug/pprof/block", l.profile+".block"))
+}
+
+// length is how long the load takes, 0 if that is not known.
+func (o options) length() time.Duration {
+	if o.duration == 0 && o.rate > 0 {
+		return time.Duration(float64(o.frames) / o.rate * float64(time.Second))
 	}
-	seconds := max(1, int(length.Seconds()))
-	client := http.Client{Timeout: time.Duration(seconds+30) * time.Second}
-	resp, err := client.Get(fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", d.url, seconds))
+	return o.duration
+}
+
+// save writes what the daemon's HTTP server has at a path to a file.
+func (d *daemon) save(path, file string) error {
+	resp, err := http.Get(d.url + path)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("profile: %s", resp.Status)
+		return fmt.Errorf("%s: %s", path, resp.Status)
 	}
-	f, err := os.Create(l.profile)
+	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}

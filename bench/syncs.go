@@ -38,6 +38,25 @@ func syncCost(dir string) (median time.Duration, err error) {
 	return took[len(took)/2], nil
 }
 
+// slowSyncs gives the command under which each fsync takes longer.
+func (o options) slowSyncs() ([]string, error) {
+	strace, err := findStrace()
+	if err != nil {
+		return nil, err
+	}
+	// -D: edm stays our child. The filter spares all other system calls.
+	return []string{strace, "-D", "-f", "--seccomp-bpf", "-e", "trace=fsync,fdatasync", "-o", os.DevNull,
+		"-e", fmt.Sprintf("inject=fsync,fdatasync:delay_enter=%d", o.slowSync.Microseconds())}, nil
+}
+
+func findStrace() (string, error) {
+	path, err := exec.LookPath("strace")
+	if err != nil {
+		return "", errors.New("this needs the program strace: install Debian's package strace")
+	}
+	return path, nil
+}
+
 // syncs is how often the log of the store of seen names was synced.
 type syncs struct {
 	PerS float64 `json:"per_s"`      // on average
@@ -48,9 +67,9 @@ type syncs struct {
 // frames at most, in which strace counts. Its other figures are worth nothing,
 // so it is a run of its own.
 func (l *load) countSyncs(dir string) (syncs, error) {
-	strace, err := exec.LookPath("strace")
+	strace, err := findStrace()
 	if err != nil {
-		return syncs{}, errors.New("counting syncs needs the program strace: install Debian's package strace")
+		return syncs{}, err
 	}
 	c := *l
 	c.profile, c.duration = "", 0
@@ -64,6 +83,9 @@ func (l *load) countSyncs(dir string) (syncs, error) {
 	defer os.Remove(trace)
 	// -D: edm stays our child. The filter spares all other system calls.
 	c.under = []string{strace, "-D", "-f", "--seccomp-bpf", "-y", "-ttt", "-e", "trace=fsync,fdatasync", "-o", trace}
+	if l.slowSync > 0 {
+		c.under = append(c.under, "-e", fmt.Sprintf("inject=fsync,fdatasync:delay_enter=%d", l.slowSync.Microseconds()))
+	}
 	r, err := c.run(dir, variant{events: l.mqtt, sync: true})
 	if err != nil {
 		return syncs{}, fmt.Errorf("under strace: %w", err)

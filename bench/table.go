@@ -131,6 +131,13 @@ func (m *measured) printVariant(w io.Writer, v variant, j int) {
 	if v.events {
 		line("events a second, until the last has come", "%.0f", func(r result) float64 { return r.EventsPerS })
 		line("  which is so many seconds after the last frame", "%.2f", func(r result) float64 { return r.EventsLateS })
+		if o.stall > 0 {
+			m.stallLines(line)
+		} else if o.rate > 0 && o.conns == 1 {
+			line("from the frame to the event at the subscriber, half of them, ms", "%.1f", func(r result) float64 { return r.LatencyP50Ms })
+			line("  99 %", "%.1f", func(r result) float64 { return r.LatencyP99Ms })
+			line("  all", "%.1f", func(r result) float64 { return r.LatencyMaxMs })
+		}
 	}
 	t.print(w)
 	for i, r := range m.runs {
@@ -170,6 +177,9 @@ func (m *measured) printSync(w io.Writer, off, on int) {
 	}
 	ratio("CPU, on / off", func(r result) float64 { return r.CPU })
 	t.line("an append with fsync beside data_dir, median of 200, ms", "%.2f", func(i int) float64 { return m.runs[i][on].SyncMs })
+	if m.options.slowSync > 0 {
+		t.line("  and each of edm's is held up by, ms", "%.2f", func(int) float64 { return milliseconds(m.options.slowSync) })
+	}
 	fmt.Fprintln(w)
 	t.print(w)
 	if m.noSyncs != nil {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sort"
+	"strings"
 	"sync"
 	"time"
 
@@ -175,4 +176,28 @@ func (p *Pool) putLabel(n, pass int) {
 		dst[i] = base32[x&31]
 		x >>= 5
 	}
+}
+
+// NovelFrame finds the frame whose novel name has a label, and the pass that it
+// has it in.
+func (p *Pool) NovelFrame(label string) (frame, pass int, ok bool) {
+	if len(label) != labelLen || len(p.novel) == 0 {
+		return 0, 0, false
+	}
+	var x uint64
+	for i := labelLen - 1; i >= 0; i-- {
+		digit := strings.IndexByte(base32, label[i])
+		if digit < 0 {
+			return 0, 0, false
+		}
+		x = x<<5 | uint64(digit)
+	}
+	// putLabel, backwards: multiplied by the inverses of its factors.
+	x ^= x>>31 ^ x>>62
+	x *= 0x319642b2d24d8ec3
+	x ^= x>>27 ^ x>>54
+	x *= 0x96de1b173f119089
+	x ^= x>>30 ^ x>>60
+	n, in := x%uint64(len(p.novel)), x/uint64(len(p.novel))
+	return p.novel[n].frame, int(in), in < 1<<31 // no more passes than that
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -157,10 +158,15 @@ func TestNovelNamesStayNovel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if have[m.Question[0].Name] {
-				t.Fatalf("%s comes again in pass %d", m.Question[0].Name, pass)
+			name := m.Question[0].Name
+			if have[name] {
+				t.Fatalf("%s comes again in pass %d", name, pass)
 			}
-			have[m.Question[0].Name] = true
+			have[name] = true
+			label, _, _ := strings.Cut(name, ".")
+			if frame, in, ok := p.NovelFrame(label); !ok || frame != i || in != pass {
+				t.Fatalf("%s of frame %d in pass %d: found %d, %d, %v", name, i, pass, frame, in, ok)
+			}
 		}
 	}
 	if want := 3 * p.Counts().Kinds[Novel]; len(have) != want {
