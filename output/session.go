@@ -197,10 +197,19 @@ func CreateSession(dir string, start time.Time) (*SessionFile, error) {
 		return nil, err
 	}
 	s := &SessionFile{file: f, start: start, values: newSessionValues()}
-	s.parquet = parquet.NewGenericWriter[any](s.counted(), sessionSchema,
+	options := []parquet.WriterOption{
+		sessionSchema,
 		parquet.Compression(fastSnappy{&parquet.Snappy}),
 		parquet.CreatedBy("edm", "", ""),
-		parquet.SkipPageBounds("response_message"))
+		parquet.DataPageStatistics(false), // they are in the column index
+	}
+	// Nobody looks for a range of these, and to compare them takes time.
+	for c, path := range sessionSchema.Columns() {
+		if c <= colServerID || c == colQuery || c == colResponse {
+			options = append(options, parquet.SkipPageBounds(path...))
+		}
+	}
+	s.parquet = parquet.NewGenericWriter[any](s.counted(), options...)
 	s.columns = s.parquet.ColumnWriters()
 	return s, nil
 }
@@ -252,9 +261,8 @@ func (s *SessionFile) Write(b *Block) error {
 // end of the file.
 func (s *SessionFile) room(b *Block) int64 {
 	rows, bytes := int64(s.pending.rows+b.Len()), int64(s.pending.bytes+len(b.bytes))
-	// Snappy makes of what it cannot compress at most 7/6, and a page's header
-	// has its smallest and its largest message once more.
-	return bytes*3/2 + rows*reserveRow + (s.groups+1)*reserveGroup + reserveFile
+	// Snappy makes of what it cannot compress at most 7/6.
+	return bytes*7/6 + rows*reserveRow + (s.groups+1)*reserveGroup + reserveFile
 }
 
 func (s *SessionFile) reserve(b *Block) error {
