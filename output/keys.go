@@ -65,7 +65,7 @@ func parseSigningKey(b []byte) (*SigningKey, error) {
 	case j.Kid == "":
 		return nil, errors.New("it has no key id (\"kid\"), which names the node")
 	case strings.ContainsAny(j.Kid, "/+#") || strings.ContainsFunc(j.Kid, unicode.IsControl) || len(j.Kid) > longestID:
-		return nil, fmt.Errorf("its key id %q cannot be a level of an MQTT topic", j.Kid)
+		return nil, fmt.Errorf("its key id %.100q cannot be a level of an MQTT topic", j.Kid)
 	}
 	seed, err := base64.RawURLEncoding.DecodeString(j.D)
 	if err != nil || len(seed) != ed25519.SeedSize {
