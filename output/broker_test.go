@@ -1,20 +1,18 @@
 package output
 
 import (
-	"bytes"
 	"context"
 	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,12 +39,15 @@ type rig struct {
 	taken    map[int]int // times that the broker took it
 	removed  map[int]int
 	outcomes [NumOutcomes]int
+	givenUp  []string
 	answered map[byte]int
 	state    string   // of the moment
 	states   []string // each change
 	up       bool
 	dials    []time.Time
 	names    func(number int) string
+
+	written atomic.Int64 // octets, by the publisher, or that it wanted to
 }
 
 // A script is what the broker does with a connection, which is closed when it
@@ -101,6 +102,9 @@ func newRig(t testing.TB, s settings, scripts ...script) *rig {
 		State: r.setState, Connected: r.connected,
 		Counted:  func(o Outcome, n int) { r.locked(func() { r.outcomes[o] += n }) },
 		Answered: func(code byte) { r.locked(func() { r.answered[code]++ }) },
+		GivenUp: func(e Event, why string) {
+			r.locked(func() { r.givenUp = append(r.givenUp, fmt.Sprint(string(appendJSONName(nil, e.Name)), ": ", why)) })
+		},
 	})
 	if s.server == "" {
 		r.p.dial = func(ctx context.Context, _ autopaho.ClientConfig, _ *url.URL) (net.Conn, error) {
@@ -112,6 +116,7 @@ func newRig(t testing.TB, s settings, scripts ...script) *rig {
 				}
 			}
 			ours, theirs := memoryPipe(s.buffer)
+			ours.(*memoryConn).written = &r.written
 			b := &broker{Conn: theirs, rig: r, nth: n}
 			go func() {
 				defer theirs.Close()
@@ -412,92 +417,3 @@ func bubble(t *testing.T, name string, f func(t *testing.T)) {
 		})
 	})
 }
-
-// A memoryConn is one end of a connection in memory whose both directions hold
-// a limited number of octets. Unlike with net.Pipe, a writer that waits holds no
-// mutex, so that synctest's time goes on.
-type memoryConn struct{ in, out *stream }
-
-func memoryPipe(limit int) (ours, theirs net.Conn) {
-	if limit == 0 {
-		limit = 1 << 20
-	}
-	up, down := newStream(limit), newStream(limit)
-	return &memoryConn{down, up}, &memoryConn{up, down}
-}
-
-type stream struct {
-	limit int
-
-	mu      sync.Mutex
-	changed sync.Cond
-	octets  bytes.Buffer // guarded by mu, like all that follows
-	writing bool         // somebody is in the middle of a write
-	ended   bool         // there will be no more
-	broken  bool         // nobody reads
-}
-
-func newStream(limit int) *stream {
-	s := &stream{limit: limit}
-	s.changed.L = &s.mu
-	return s
-}
-
-func (c *memoryConn) Read(p []byte) (int, error) {
-	s := c.in
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.octets.Len() == 0 && !s.ended && !s.broken {
-		s.changed.Wait()
-	}
-	if s.broken {
-		return 0, net.ErrClosed
-	}
-	if s.octets.Len() == 0 {
-		return 0, io.EOF
-	}
-	n, _ := s.octets.Read(p)
-	s.changed.Broadcast()
-	return n, nil
-}
-
-func (c *memoryConn) Write(p []byte) (n int, err error) {
-	s := c.out
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.writing {
-		s.changed.Wait()
-	}
-	s.writing = true
-	defer func() { s.writing = false; s.changed.Broadcast() }()
-	for n < len(p) {
-		for s.octets.Len() >= s.limit && !s.ended && !s.broken {
-			s.changed.Wait()
-		}
-		if s.ended || s.broken {
-			return n, errors.New("broken pipe")
-		}
-		m := min(len(p)-n, s.limit-s.octets.Len())
-		s.octets.Write(p[n : n+m])
-		n += m
-		s.changed.Broadcast()
-	}
-	return n, nil
-}
-
-// Close lets the other end read what was written.
-func (c *memoryConn) Close() error {
-	for s, flag := range map[*stream]*bool{c.in: &c.in.broken, c.out: &c.out.ended} {
-		s.mu.Lock()
-		*flag = true
-		s.changed.Broadcast()
-		s.mu.Unlock()
-	}
-	return nil
-}
-
-func (c *memoryConn) LocalAddr() net.Addr              { return &net.UnixAddr{Name: "memory", Net: "unix"} }
-func (c *memoryConn) RemoteAddr() net.Addr             { return c.LocalAddr() }
-func (c *memoryConn) SetDeadline(time.Time) error      { return nil }
-func (c *memoryConn) SetReadDeadline(time.Time) error  { return nil }
-func (c *memoryConn) SetWriteDeadline(time.Time) error { return nil }

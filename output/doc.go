@@ -20,6 +20,7 @@
 //	event.go      a new name → a signed event
 //	publish.go    events → the broker, with
 //	window.go     those that are on their way
+//	poison.go     what becomes of those that the broker does not take
 //
 // Three rules hold everywhere in it:
 //

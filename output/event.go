@@ -18,8 +18,8 @@ type Event struct {
 	Class  uint16
 	Minute int64 // since 1970, when it was seen
 
-	refused int    // how often the broker refused it, with others taken in between
-	others  uint64 // that it had taken when it refused this one last
+	faults int // how often it went wrong, with others taken in between
+	smooth int // what it was in the window, the last time that counted
 }
 
 // appendPayload appends the event as the schema of new_qname has it: these

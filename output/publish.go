@@ -26,7 +26,7 @@ import (
 //
 // An event leaves the queue when the broker has taken it, or when it can never
 // be delivered; until then it is sent again: after the connection was lost, at
-// once, and after a refusal, later.
+// once, and after a refusal, later. See poison.go for when that ends.
 type Publisher struct {
 	o      PublisherOptions
 	window *window
@@ -59,6 +59,10 @@ type PublisherOptions struct {
 	Counted func(Outcome, int)
 	// Answered is called for each PUBACK.
 	Answered func(code byte)
+	// GivenUp is called with an event that is dropped as Poisoned, and what was
+	// wrong with it the last time, at most once a minute. The name is valid
+	// during the call. If it is nil, nobody is told.
+	GivenUp func(e Event, why string)
 }
 
 // An Outcome is what became of an event.
@@ -67,7 +71,7 @@ type Outcome uint8
 const (
 	Delivered  Outcome = iota
 	TooLarge           // for the broker: dropped
-	Poisoned           // refused again and again while others were taken: dropped
+	Poisoned           // refused, or hung up at, again and again while others were taken: dropped
 	Unstorable         // sent, with a name that Core cannot store
 	numOutcomes
 )
@@ -83,8 +87,9 @@ const (
 	longConnection  = time.Minute            // is of use even if there was nothing to send
 	shortestBackoff = 100 * time.Millisecond // between two connections, of whatever use
 	longestBackoff  = 5 * time.Minute
-	removeEvery     = 5 * time.Millisecond
-	refusedTooMuch  = 5 // times, while others were taken
+	// longestReconnect is, with a quarter more, a minute.
+	longestReconnect = 48 * time.Second
+	removeEvery      = 5 * time.Millisecond
 )
 
 // NewPublisher returns a publisher that does nothing until Run.
@@ -165,11 +170,13 @@ func (unauthenticated) Authenticate(*paho.Auth) *paho.Auth {
 // backoff is how long to wait before the nth attempt after a failure: none
 // before the first, then 1 s and twice as long each time, give or take a
 // quarter, so that many nodes do not come back at one moment.
-func backoff(attempt int) time.Duration {
+func backoff(attempt int) time.Duration { return backoffUpTo(longestBackoff, attempt) }
+
+func backoffUpTo(longest time.Duration, attempt int) time.Duration {
 	if attempt == 0 {
 		return 0
 	}
-	d := min(time.Second<<min(attempt-1, 16), longestBackoff)
+	d := min(time.Second<<min(attempt-1, 16), longest)
 	return d*3/4 + rand.N(d/2)
 }
 

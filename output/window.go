@@ -41,10 +41,12 @@ type window struct {
 	stopped   bool
 	ready     []Event                 // read, in order
 	retry     []Event                 // sent before, and not taken
+	suspects  []Event                 // sent alone before, when the broker hung up
 	flights   [maxInFlight + 1]flight // by packet identifier
 	last      uint16                  // identifier that was used
 	flying    int                     // identifiers in use
 	inFlight  int                     // that may be
+	width     int                     // that may be, by what came of those before
 	finished  []uint64                // numbers for takeDone
 	largest   int                     // packet that the broker takes; 0 = any
 	delivered uint64                  // events that the broker took, ever
@@ -56,6 +58,11 @@ type window struct {
 	refusals int       // of different moments, with nothing taken in between
 	before   uint64    // delivered, at the last of them
 	resumeAt time.Time // nothing is sent before
+
+	// All guarded by mu.
+	smooth   int       // events taken, ever, with which nothing had gone wrong
+	standing int       // of the broker: rises with each of them
+	toldAt   time.Time // of an event that was given up
 }
 
 // A flight is an event that was sent, or is about to be.
@@ -89,7 +96,7 @@ func (c *brokerConn) close() {
 }
 
 func newWindow(p *Publisher) *window {
-	w := &window{p: p, done: make(chan struct{}, 1)}
+	w := &window{p: p, done: make(chan struct{}, 1), width: maxInFlight}
 	w.changed.L = &w.mu
 	return w
 }
@@ -99,7 +106,7 @@ func newWindow(p *Publisher) *window {
 func (w *window) put(batch []Event) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for !w.stopped && len(w.ready) >= maxReady {
+	for !w.stopped && len(w.ready)+len(w.suspects) >= maxReady {
 		w.changed.Wait()
 	}
 	w.ready = append(w.ready, batch...)
@@ -122,17 +129,17 @@ type sending struct {
 func (w *window) take(s *sending) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for !w.stopped && (w.conn == nil || w.flying >= w.inFlight || len(w.retry)+len(w.ready) == 0 || time.Now().Before(w.resumeAt)) {
+	from, n := w.next()
+	for !w.stopped && n <= 0 {
 		w.changed.Wait()
+		from, n = w.next()
 	}
 	if w.stopped {
 		return false
 	}
-	from := &w.ready
-	if len(w.retry) > 0 {
-		from = &w.retry
+	if from == &w.suspects {
+		w.width = 1
 	}
-	n := min(batchEvents, len(*from), w.inFlight-w.flying)
 	s.events = append(s.events[:0], (*from)[:n]...)
 	*from = append((*from)[:0], (*from)[n:]...)
 	s.ids = s.ids[:0]
@@ -146,6 +153,24 @@ func (w *window) take(s *sending) bool {
 	s.conn, s.limit = w.conn, w.largest
 	w.changed.Broadcast() // there is room in ready
 	return true
+}
+
+// next returns the list to send from, and how many events: none, or less, if it
+// is not the time. A suspect goes alone: after some of the others, or when there
+// are none.
+func (w *window) next() (from *[]Event, n int) {
+	from = &w.ready
+	if len(w.retry) > 0 {
+		from = &w.retry
+	}
+	room := min(w.inFlight, w.width) - w.flying
+	if len(w.suspects) > 0 && (len(*from) == 0 || w.onThis > 0 && w.tells(&w.suspects[0], w.suspects[0].faults)) {
+		from, room = &w.suspects, 1-w.flying
+	}
+	if w.conn == nil || len(*from) == 0 || time.Now().Before(w.resumeAt) {
+		return nil, 0
+	}
+	return from, min(batchEvents, len(*from), room)
 }
 
 // identifier returns one that is free, and of those the one that was used the
@@ -169,6 +194,7 @@ func (w *window) land(id uint16) (flight, bool) {
 	f := w.flights[id]
 	w.flights[id] = flight{}
 	w.flying--
+	w.width = min(w.width+1, maxInFlight)
 	return f, true
 }
 
@@ -216,6 +242,7 @@ func (w *window) PacketReceived(cp *packets.ControlPacket, _ chan<- *packets.Pub
 	case ack.ReasonCode < 0x80:
 		w.delivered++
 		w.onThis++
+		w.wentWell(&f.event)
 		if w.refusal != nil && !time.Now().Before(w.resumeAt) {
 			w.recovered()
 		}
@@ -226,52 +253,6 @@ func (w *window) PacketReceived(cp *packets.ControlPacket, _ chan<- *packets.Pub
 		w.refused(&f, ack)
 	}
 	return nil
-}
-
-func (w *window) recovered() {
-	w.refusal, w.refusals = nil, 0
-	w.p.o.State(nil)
-}
-
-// refused puts back an event that the broker did not take, and holds all back
-// for a while: the longer, the more often it took nothing in between. An event
-// that is refused again and again while others are taken will never be.
-func (w *window) refused(f *flight, ack *packets.Puback) {
-	e := &f.event
-	if e.refused == 0 || w.delivered > e.others && ack.ReasonCode != packets.PubackQuotaExceeded {
-		e.refused++
-		e.others = w.delivered
-	}
-	if e.refused >= refusedTooMuch {
-		w.finish(e, Poisoned)
-		return
-	}
-	w.retry = append(w.retry, *e)
-	now := time.Now()
-	if now.Before(w.resumeAt) {
-		return
-	}
-	if w.delivered > w.before {
-		w.refusals = 0
-	}
-	w.refusals++
-	w.before = w.delivered
-	wait := backoff(w.refusals)
-	w.resumeAt = now.Add(wait)
-	time.AfterFunc(wait, w.resume)
-	w.refusal = fmt.Errorf("the broker refuses events for topic %s: %s", w.p.o.Key().Topic(), ack.Reason())
-	w.p.o.State(w.refusal)
-}
-
-// resume lets go what was held back after a refusal. There is nothing if what
-// was refused is given up.
-func (w *window) resume() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.conn != nil && w.refusal != nil && len(w.retry)+w.flying == 0 {
-		w.recovered()
-	}
-	w.changed.Broadcast()
 }
 
 // ConAckReceived is called with each new connection.
@@ -309,14 +290,8 @@ func (w *window) ConnectionLost(d *packets.Disconnect) error {
 	if w.conn == nil {
 		return nil
 	}
-	for id := range w.flights {
-		if f := &w.flights[id]; !f.at.IsZero() {
-			w.retry = append(w.retry, f.event)
-			*f = flight{}
-		}
-	}
-	slices.SortFunc(w.retry, func(a, b Event) int { return cmp.Compare(a.Number, b.Number) })
-	w.conn, w.flying = nil, 0
+	w.recall(d)
+	w.conn = nil
 	w.p.o.Connected(false)
 
 	rival := d != nil && d.ReasonCode == packets.DisconnectSessionTakenOver // another one with our client id
@@ -324,13 +299,38 @@ func (w *window) ConnectionLost(d *packets.Disconnect) error {
 		w.quick = 0
 	}
 	if !w.stopped && w.quick > 0 {
-		reason := "the connection to the broker is lost"
-		if d != nil {
-			reason = "the broker closed the connection: " + d.Reason()
-		}
-		w.p.o.State(errors.New(reason))
+		w.p.o.State(lost(d))
 	}
 	return nil
+}
+
+// recall takes back what is in flight by a connection that ends, to send it
+// again.
+//
+// The next connection begins with one event in flight, and takes one more for
+// each that lands. So little is signed in vain for a broker that hangs up again,
+// and if it does so because of one event, that one is soon alone: the oldest goes
+// first.
+func (w *window) recall(d *packets.Disconnect) {
+	if w.flying == 0 {
+		return
+	}
+	alone := w.flying == 1 && w.p.o.QoS > 0
+	for id := range w.flights {
+		f, ok := w.land(uint16(id))
+		switch {
+		case !ok:
+		case alone:
+			w.hungUp(&f.event, d)
+		default:
+			w.retry = append(w.retry, f.event)
+		}
+	}
+	slices.SortFunc(w.retry, func(a, b Event) int { return cmp.Compare(a.Number, b.Number) })
+	w.width = 1
+	if !alone {
+		w.endedRough()
+	}
 }
 
 // backoff is how long to wait before the nth attempt to connect after the
@@ -339,7 +339,7 @@ func (w *window) backoff(attempt int) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if attempt += w.quick; attempt > 0 {
-		return backoff(attempt)
+		return backoffUpTo(longestReconnect, attempt)
 	}
 	return time.Until(w.since.Add(shortestBackoff))
 }
@@ -381,7 +381,7 @@ func (w *window) late(now time.Time) *brokerConn {
 func (w *window) awaitEmpty() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for !w.stopped && len(w.ready)+len(w.retry)+w.flying > 0 {
+	for !w.stopped && len(w.ready)+len(w.retry)+len(w.suspects)+w.flying > 0 {
 		w.changed.Wait()
 	}
 }

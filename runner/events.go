@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"edm/dnstap"
 	"edm/output"
 	"edm/store"
 )
@@ -84,7 +85,7 @@ func (e *events) publishing(cfg *Config, files *tlsFiles, m *metrics, h *health)
 		help := []string{
 			"Events that the broker took.",
 			"Events dropped because the broker takes no packet of their size.",
-			"Events dropped because the broker refused them again and again while it took others.",
+			"Events dropped because the broker refused them, or hung up at them, again and again while it took others.",
 			"Events sent with a name that Core cannot store.",
 		}[i]
 		m.counter(name, help, nil, &outcomes[i])
@@ -108,6 +109,10 @@ func (e *events) publishing(cfg *Config, files *tlsFiles, m *metrics, h *health)
 		Connected: up.Store,
 		Counted:   func(o output.Outcome, n int) { outcomes[o].Add(uint64(n)) },
 		Answered:  answers.add,
+		GivenUp: func(ev output.Event, why string) {
+			e.log.Warn("an event was dropped: the broker takes others, and not this one",
+				zap.ByteString("name", dnstap.AppendName(nil, ev.Name)), zap.String("problem", why))
+		},
 	}
 }
 
@@ -118,7 +123,7 @@ func (e *events) count(m *metrics) {
 			func() float64 { return float64(f(e.seen.Stats())) }))
 	}
 	counter("new_qname_queued_total", "Events queued: names that were never seen before.", func(s store.SeenStats) uint64 { return s.Queued })
-	counter("new_qname_discarded_total", "Names that could not be stored or queued; they are new again when they are seen next.",
+	counter("new_qname_discarded_total", "Names that could not be stored or queued, or were lost with a part of the store; they are new again when they are seen next.",
 		func(s store.SeenStats) uint64 { return s.Discarded + m.forgotten.Load() })
 	counter("new_qname_damaged_total", "Events set aside in the store because they could not be read.", func(s store.SeenStats) uint64 { return s.Damaged })
 	counter("seen_store_replaced_total", "Stores of seen names that were damaged and moved aside.", func(s store.SeenStats) uint64 { return s.Replaced })
