@@ -22,7 +22,14 @@ const (
 
 // maintain looks at the disk, and now and then at the age of the store.
 func (s *Seen) maintain() {
+	if s.disk.whyCut() != nil {
+		s.settle(nil)
+	}
 	if s.isLost() {
+		return
+	}
+	if s.isShut() {
+		s.openAgain()
 		return
 	}
 	s.disk.look()

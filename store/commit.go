@@ -43,10 +43,14 @@ func (s *Seen) commit() {
 	if len(s.fresh) == 0 {
 		return
 	}
+	if s.isShut() {
+		s.counts.discarded.Add(uint64(len(s.fresh)))
+		return
+	}
 	if s.over && time.Since(s.sized) > lookWhenOver {
 		s.age()
 	}
-	if s.isLost() || !s.roomFor(s.bytesOfGroup()) {
+	if s.isLost() || s.isShut() || !s.roomFor(s.bytesOfGroup()) {
 		s.counts.discarded.Add(uint64(len(s.fresh)))
 		return
 	}
@@ -62,7 +66,7 @@ func (s *Seen) commit() {
 		s.options.OnCommit(time.Since(start))
 	}
 	s.settle(err)
-	if s.options.MaxBytes > 0 && s.written > s.options.MaxBytes/lookAtShare {
+	if s.options.MaxBytes > 0 && !s.isShut() && s.written > s.options.MaxBytes/lookAtShare {
 		s.age()
 	}
 }
@@ -230,7 +234,8 @@ func (s *Seen) addEvents(b *pebble.Batch, events int) {
 }
 
 // apply writes a batch with so many new events, and sees to it that they may
-// leave: now, or when it is synced.
+// leave: now, or when it is synced. If Pebble was cut off meanwhile, they may
+// not: whether they are on the disk is found out when it is opened again.
 func (s *Seen) apply(b *pebble.Batch, events int) error {
 	if b.Empty() {
 		return b.Close()
@@ -241,7 +246,9 @@ func (s *Seen) apply(b *pebble.Batch, events int) error {
 			return err
 		}
 		s.dirty.Store(true)
-		s.queue.release(s.queue.add(events))
+		if next := s.queue.add(events); s.disk.whyCut() == nil {
+			s.queue.release(next)
+		}
 		return b.Close()
 	}
 	if err := s.unlessPanic(func() error { return s.db.ApplyNoSyncWait(b, pebble.Sync) }); err != nil {
@@ -259,6 +266,9 @@ func (s *Seen) apply(b *pebble.Batch, events int) error {
 // since it was last called.
 func (s *Seen) writeRemoved() error {
 	const most = 50_000 // in one batch
+	if s.isShut() {
+		return nil
+	}
 	numbers, aside, head, next := s.queue.takeRemoved(s.removed[:0])
 	s.removed = numbers
 	if s.isLost() || len(numbers) == 0 {
@@ -308,7 +318,9 @@ func (s *Seen) syncer() {
 				_ = s.lose(fmt.Errorf("sync the log: %w", err))
 				return
 			}
-			s.queue.release(p.next)
+			if s.disk.whyCut() == nil {
+				s.queue.release(p.next)
+			}
 			must(p.batch.Close())
 		case <-tick.C:
 			s.syncLog()

@@ -15,14 +15,17 @@ import (
 //
 //   - The disk is full: the committer stops before Pebble has to write, and goes
 //     on when there is room. See disk.
+//   - A write fails: Pebble is cut off from its files, closed, and opened again
+//     when that is possible. What was not synced is lost, marks and events
+//     together.
 //   - Pebble cannot read what it wrote: the committer moves the store aside and
 //     goes on with a fresh one. No name is known in it, so busy names are
 //     reported once more; that is better than none.
 //   - The system does not let us (permissions, no more open files): it is
 //     reported, the names of that commit are new again, and nothing is moved.
-//   - Pebble has stopped for good (it could not write to its log or manifest, and
-//     cannot tell what is on the disk). Whoever is in it may hang for ever. The
-//     store is lost until the next start, and everything else goes on.
+//   - Pebble finds that it is wrong itself, and stops for good. Whoever is in it
+//     may hang for ever, with what it has locked. The store is lost until the
+//     next start, and everything else goes on.
 
 // A damage is what is wrong with the store that was opened as number opened.
 type damage struct {
@@ -68,10 +71,24 @@ func (s *Seen) hurt(opened int64, err error) {
 	}
 }
 
+// background takes the error of a flush or a compaction. Not each is one: a
+// compaction may be given up because its tables were dropped meanwhile.
+func (s *Seen) background(opened int64, err error) {
+	var errno syscall.Errno
+	if errors.Is(err, pebble.ErrCorruption) || errors.As(err, &errno) && isDamage(err) {
+		s.hurt(opened, err)
+	}
+}
+
 // settle does what a commit's error, or that there was none, asks for.
 func (s *Seen) settle(err error) {
+	why := s.disk.whyCut()
 	switch {
-	case s.isLost():
+	case s.isLost() || s.isShut():
+	case why != nil:
+		s.shut()
+		s.putOff(why)
+		s.openAgain()
 	case err != nil && isDamage(err):
 		s.exchange(err)
 	case (err == nil) != (s.trouble == nil):
@@ -95,14 +112,44 @@ func (s *Seen) problem() error {
 func (s *Seen) report(err error) {
 	s.reporting.Lock()
 	defer s.reporting.Unlock()
+	s.reportLocked(err)
+}
+
+func (s *Seen) reportLocked(err error) {
 	if s.options.Report != nil && !s.isLost() {
+		s.wrong = err != nil
 		s.options.Report(err)
 	}
 }
 
+// reportStuck tells that a commit waits for room, unless something is known to
+// be wrong.
+func (s *Seen) reportStuck() {
+	s.reporting.Lock()
+	defer s.reporting.Unlock()
+	if !s.wrong {
+		s.stuck.Store(true)
+		s.reportLocked(errors.New("the disk is full: new names are not stored, and are new again when there is room"))
+	}
+}
+
+// isShut reports whether nothing is open, because it could not be opened yet.
+// The committer asks.
+func (s *Seen) isShut() bool { return s.db == nil }
+
 // exchange gives up a store that turned out to be damaged, and opens a fresh
-// one. The committer calls it.
+// one.
 func (s *Seen) exchange(why error) {
+	s.shut()
+	if s.isLost() {
+		return
+	}
+	s.takeUp(func() error { return s.replace(why) })
+}
+
+// shut closes what is open. Until something is opened again, names are not
+// stored, and no event is read.
+func (s *Seen) shut() {
 	synced := make(chan struct{})
 	select {
 	case s.pending <- pendingSync{barrier: synced}:
@@ -116,32 +163,88 @@ func (s *Seen) exchange(why error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Its error is that of the damage once more.
-	_ = s.db.Close()
-	_ = s.lock.Close()
-	s.db = nil
-	if err := s.replace(why); err != nil {
-		_ = s.lose(fmt.Errorf("no fresh one could be opened: %w", err))
+	// What they say is what is known already.
+	_ = s.unlessPanic(func() error { return errors.Join(s.db.Close(), s.lock.Close()) })
+	s.db, s.lock = nil, nil
+}
+
+// openAgain opens the store that was shut, if there is room and it is time to.
+func (s *Seen) openAgain() {
+	if s.disk.look(); s.disk.free < leastRoom || time.Now().Before(s.openAt) {
 		return
 	}
-	s.memory.clear()
+	s.takeUp(s.openOrReplace)
+}
+
+const (
+	leastRoom = 2*memTables*minMemTableSize + 1<<20 // the least that disk holds in reserve
+	waitMost  = 10 * time.Second                    // from one try to open the store to the next
+)
+
+// putOff sets when to open the store: at once, the first time, then later and
+// later, because each try reads the whole log.
+func (s *Seen) putOff(why error) {
+	if time.Since(s.openAt) > waitMost {
+		s.wait = 0
+	} else {
+		s.wait = min(max(2*s.wait, maintainEvery/2), waitMost)
+	}
+	s.openAt = time.Now().Add(s.wait)
+	s.trouble = fmt.Errorf("the store of seen names is opened again as soon as possible; new names are not stored meanwhile, and are new again: %w", why)
+	s.report(s.trouble)
+}
+
+// takeUp opens the store that was shut, or another in its place.
+func (s *Seen) takeUp(open func() error) {
+	if err := s.unlessPanic(open); err != nil {
+		s.putOff(err)
+		return
+	}
+	s.memory.clear() // not all that is in it need be in the store
+	s.openAt = time.Now()
 	s.trouble, s.written, s.over = nil, 0, false
 	s.report(s.problem())
+	s.queue.signal() // who read meanwhile was told that there is nothing
+}
+
+// openOrReplace opens what is there, or a fresh store if that is damaged.
+func (s *Seen) openOrReplace() error {
+	err := s.open()
+	if err != nil && isDamage(err) {
+		err = s.replace(err)
+	}
+	return err
 }
 
 // replace moves a damaged store aside and opens a fresh one.
 func (s *Seen) replace(why error) error {
 	aside, err := s.moveAside()
 	if err != nil {
-		return errors.Join(why, err)
-	}
-	if err := s.open(); err != nil {
-		return err
+		return environment{errors.Join(why, err)}
 	}
 	s.counts.replaced.Add(1)
-	s.report(fmt.Errorf("the store of seen names was damaged and is now %s, a fresh one is in use: %w", aside, why))
-	s.report(s.problem())
+	s.report(fmt.Errorf("the store of seen names was damaged and is now %s, a fresh one is to be used: %w", aside, why))
+	if err := s.open(); err != nil {
+		return environment{err}
+	}
 	return nil
+}
+
+// peek finds the key of a store that cannot be opened for want of room, without
+// a write. Where there is none to be found, it makes the key of the store that
+// is to be.
+func (s *Seen) peek() error {
+	o := &pebble.Options{FS: s.options.files.fs, ReadOnly: true, Logger: pebbleLogger{s}}
+	o.EventListener = &pebble.EventListener{DataCorruption: func(pebble.DataCorruptionInfo) {}} // it comes back as an error
+	db, err := openPebble(s.options.Dir, o)
+	if err == nil {
+		err = errors.Join(s.loadMeta(db), db.Close())
+	}
+	if err != nil && isDamage(err) { // or it is not there
+		s.meta, err = newMeta(s.key)
+	}
+	s.key = s.meta.key
+	return err
 }
 
 // moveAside gives the store's folder a name that nothing has.

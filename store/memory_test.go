@@ -29,7 +29,7 @@ func TestMemoryRemembersTheLast(t *testing.T) {
 		var added []uint64
 		r := rand.New(rand.NewPCG(1, uint64(entries)))
 		for range 10 * entries {
-			p := max(1, r.Uint64())
+			p := max(leastFingerprint, r.Uint64())
 			m.add(p)
 			added = append(added, p)
 			if len(added)%(entries/10+1) != 0 {
@@ -44,7 +44,7 @@ func TestMemoryRemembersTheLast(t *testing.T) {
 				}
 			}
 		}
-		if m.contains(max(1, r.Uint64())) {
+		if m.contains(max(leastFingerprint, r.Uint64())) {
 			t.Errorf("%d entries: knows what was never added", entries)
 		}
 		m.clear()
@@ -67,23 +67,22 @@ func countHeld(m *memory, prints []uint64) (n int) {
 func TestMemoryWrapsAround(t *testing.T) {
 	m := newTestMemory(t, 100)
 	for i := range uint64(50) {
-		m.add(^uint64(0) - i)
+		m.add(^uint64(0) - 4*i)
 	}
 	for i := range uint64(50) {
-		if !m.contains(^uint64(0) - i) {
+		if !m.contains(^uint64(0) - 4*i) {
 			t.Fatalf("forgot %d", i)
 		}
 	}
 }
 
-func TestMemoryTakes16OctetsAnEntryAtMost(t *testing.T) {
+func TestMemoryTakes10OctetsAnEntryAtMost(t *testing.T) {
 	const entries = 1_000_000
 	m := newTestMemory(t, entries)
-	g := m.generations.Load()
-	if octets := 8 * (len(g.young) + len(g.old)); octets > 16*entries {
+	if octets := 64 * len(m.buckets); octets > 10*entries {
 		t.Errorf("%d octets for %d entries", octets, entries)
 	}
-	var p uint64 = 1
+	var p uint64 = leastFingerprint
 	if n := testing.AllocsPerRun(1000, func() {
 		p += 1 << 40
 		if !m.contains(p) {
@@ -101,7 +100,7 @@ func TestMemoryIsAskedWhileItTurns(t *testing.T) {
 	m := newTestMemory(t, entries)
 	prints := make([]uint64, 60_000)
 	for i := range prints {
-		prints[i] = max(1, rand.Uint64())
+		prints[i] = max(leastFingerprint, rand.Uint64())
 	}
 	var added atomic.Int64 // how many; only what is far from being forgotten is asked for
 	var cleared atomic.Int64
@@ -114,7 +113,8 @@ func TestMemoryIsAskedWhileItTurns(t *testing.T) {
 					return
 				}
 				for i := max(0, n-entries/4); i < n; i++ {
-					found := m.contains(prints[i])
+					// One that is being moved may be missed, but not for long.
+					found := m.contains(prints[i]) || m.contains(prints[i]) || m.contains(prints[i])
 					if !found && cleared.Load() == c && c%2 == 0 && added.Load()-i <= entries/2 {
 						t.Errorf("fingerprint %d was forgotten when %d were added", i, n)
 						return

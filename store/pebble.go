@@ -24,7 +24,7 @@ type files struct {
 const (
 	// memTableSize is how much is written before Pebble makes a table of it,
 	// on a disk with room. With this many more may wait to be written.
-	memTableSize    = 16 << 20
+	memTableSize    = 8 << 20
 	minMemTableSize = 256 << 10
 	memTables       = 4
 
@@ -91,25 +91,29 @@ func OpenSeen(o SeenOptions) (*Seen, error) {
 		lost:    make(chan struct{}),
 		queue:   queue{wake: make(chan struct{}, 1)},
 	}
-	s.disk.lose = func(why error) { _ = s.lose(why) }
 	if o.files.fs == nil {
 		s.options.files.fs = vfs.Default
 	}
+	s.disk = disk{dir: o.Dir, fs: s.options.files.fs, gaveUp: make(chan struct{})}
 	var err error
 	if s.memory, err = newMemory(o.Entries); err != nil {
 		return nil, fmt.Errorf("memory for %d names: %w", o.Entries, err)
 	}
 	err = s.unlessLost(func() error {
-		err := s.open()
-		if err != nil && isDamage(err) {
-			err = s.replace(err)
+		err := s.openOrReplace()
+		if isNoSpace(err) {
+			s.putOff(err)
+			return s.peek()
 		}
+		s.key = s.meta.key
 		return err
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the store of seen names %s: %w", o.Dir, err), s.memory.free())
 	}
-	s.key = s.meta.key
+	if s.counts.replaced.Load() > 0 && !s.isShut() {
+		s.report(s.problem())
+	}
 	return s, nil
 }
 
@@ -117,7 +121,7 @@ func OpenSeen(o SeenOptions) (*Seen, error) {
 // isDamage says so.
 func (s *Seen) open() error {
 	fs, dir := s.options.files.fs, s.options.Dir
-	if err := makeFolder(fs, dir); err != nil {
+	if err := makeFolder(fs, dir, 0o700); err != nil { // of the owner alone: the names that wait are in it
 		return environment{err}
 	}
 	lock, err := pebble.LockDirectory(dir, fs)
@@ -131,16 +135,24 @@ func (s *Seen) open() error {
 	opened := s.opened.Add(1)
 	o := s.pebbleOptions(lock, opened)
 	defer o.Cache.Unref() // Pebble has a reference of its own
+	s.disk.cut.Store(nil)
 	s.disk.patient.Store(false)
 	db, err := openPebble(dir, o)
+	if err == nil {
+		if err = s.load(db); err != nil || s.disk.whyCut() != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}
+	if why := s.disk.whyCut(); why != nil {
+		return errors.Join(environment{why}, lock.Close()) // of which the rest comes
+	}
 	if err != nil {
 		return errors.Join(err, lock.Close())
 	}
-	if err := s.load(db); err != nil {
-		return errors.Join(err, db.Close(), lock.Close())
-	}
 	s.disk.patient.Store(true)
+	s.mu.Lock()
 	s.db, s.lock = db, lock
+	s.mu.Unlock()
 	s.memTableMarks = memTables * int64(o.MemTableSize) / leastMark
 	s.flushed, s.remembered = nil, 0 // Pebble makes tables of the log before it is open
 	return nil
@@ -158,17 +170,17 @@ func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
 
 // makeFolder makes a folder and those above it, so that they are still there
 // when the power is.
-func makeFolder(fs vfs.FS, dir string) error {
+func makeFolder(fs vfs.FS, dir string, mode os.FileMode) error {
 	if _, err := fs.Stat(dir); err == nil || !errors.Is(err, os.ErrNotExist) {
 		return err // a file is found out when it is locked
 	}
 	above := fs.PathDir(dir)
 	if above != dir {
-		if err := makeFolder(fs, above); err != nil {
+		if err := makeFolder(fs, above, 0o750); err != nil {
 			return err
 		}
 	}
-	if err := fs.MkdirAll(dir, 0o750); err != nil {
+	if err := fs.MkdirAll(dir, mode); err != nil {
 		return err
 	}
 	return syncFolder(fs, above)
@@ -192,19 +204,16 @@ func (s *Seen) pebbleOptions(lock *pebble.Lock, opened int64) *pebble.Options {
 		FormatMajorVersion:          pebble.FormatNewest,
 		MemTableSize:                memTable,
 		MemTableStopWritesThreshold: memTables,
-		L0CompactionThreshold:       4,
+		L0CompactionThreshold:       8, // half the writing of 4, and a filter more to ask now and then
+		L0StopWritesThreshold:       24,
 		MaxOpenFiles:                512,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
 		WALBytesPerSync:             1 << 20,
 		Logger:                      pebbleLogger{s},
 		EventListener: &pebble.EventListener{
 			// Without a listener, Pebble takes this for fatal.
-			DataCorruption: func(i pebble.DataCorruptionInfo) { s.hurt(opened, i.Details) },
-			BackgroundError: func(err error) {
-				if isDamage(err) {
-					s.hurt(opened, err)
-				}
-			},
+			DataCorruption:  func(i pebble.DataCorruptionInfo) { s.hurt(opened, i.Details) },
+			BackgroundError: func(err error) { s.background(opened, err) },
 		},
 	}
 	if limit := s.options.MaxBytes; limit > 0 {
@@ -224,21 +233,28 @@ func (s *Seen) pebbleOptions(lock *pebble.Lock, opened int64) *pebble.Options {
 
 // load reads what the store says of itself, or writes it if the store is new.
 func (s *Seen) load(db *pebble.DB) error {
-	value, closer, err := db.Get([]byte{keyMeta})
+	err := s.loadMeta(db)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return s.begin(db)
 	}
 	if err != nil {
 		return err
 	}
-	err = s.meta.decode(value)
-	if err = errors.Join(err, closer.Close()); err != nil {
-		return err
+	if s.key != s.meta.key && s.key != [2]uint64{} {
+		return errors.New("its fingerprints are not those that are in use")
 	}
 	if err := s.dropForgotten(db); err != nil {
 		return err
 	}
 	return s.loadQueue(db)
+}
+
+func (s *Seen) loadMeta(db *pebble.DB) error {
+	value, closer, err := db.Get([]byte{keyMeta})
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.meta.decode(value), closer.Close())
 }
 
 // begin makes an empty Pebble a store.
@@ -264,7 +280,7 @@ func (s *Seen) begin(db *pebble.DB) error {
 	if err := b.Commit(pebble.Sync); err != nil {
 		return err
 	}
-	s.queue.start(next, next, nil)
+	s.startQueue(next, next, nil)
 	return b.Close()
 }
 
@@ -297,8 +313,19 @@ func (s *Seen) loadQueue(db *pebble.DB) error {
 	if at < next {
 		missing = append(missing, gap{at, next})
 	}
-	s.queue.start(head, max(at, next), missing)
-	return it.Close()
+	if err := it.Close(); err != nil {
+		return err
+	}
+	s.startQueue(head, max(at, next), missing)
+	return nil
+}
+
+// startQueue sets the queue to what is in a store. Names whose events are lost
+// are not marked in it either.
+func (s *Seen) startQueue(head, next uint64, missing gaps) {
+	if s.disk.whyCut() == nil { // else that may not be what is on the disk
+		s.counts.discarded.Add(uint64(s.queue.start(head, next, missing)))
+	}
 }
 
 // newMeta is the meta of a fresh store, with the key of the one before it, if
@@ -322,12 +349,19 @@ func newMeta(key [2]uint64) (m meta, err error) {
 func (s *Seen) Close() error {
 	err := s.unlessLost(func() error {
 		s.disk.giveUp()
+		if s.isShut() {
+			return nil // that was reported
+		}
 		err := s.writeRemoved()
 		s.mu.Lock()
 		db := s.db
 		s.db = nil
 		s.mu.Unlock()
-		return errors.Join(err, db.Close(), s.lock.Close())
+		err = errors.Join(err, db.Close(), s.lock.Close())
+		if why := s.disk.whyCut(); why != nil {
+			return fmt.Errorf("the last marks and events could not be written: %w", why)
+		}
+		return err
 	})
 	if s.isLost() {
 		return nil // it was reported; who hangs in Pebble may still ask the memory

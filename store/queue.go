@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"iter"
 	"slices"
 	"sync"
 
@@ -144,26 +145,76 @@ func (q *queue) takeRemoved(dst []uint64) (numbers []uint64, aside map[uint64][]
 }
 
 // start sets the queue to what is in a store that was opened: nothing below
-// head, and not what is in gaps.
-func (q *queue) start(head, next uint64, gaps gaps) {
+// head, from next on, or in missing. If the queue was in use before, with that
+// store or another, it keeps what it knows. It returns how many events it has
+// lost that were not read yet.
+func (q *queue) start(head, next uint64, missing gaps) (lost int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.head, q.cursor, q.durable, q.next = head, head, next, next
-	q.gaps, q.missing = gaps, 0
-	for _, g := range gaps {
-		q.missing += g.to - g.from
+	if q.next == 0 {
+		q.head, q.cursor, q.next, q.gaps = head, head, next, missing
+		for _, g := range missing {
+			q.missing += g.to - g.from
+		}
+		q.advanceLocked()
+	} else {
+		lost = q.compareLocked(head, next, missing)
 	}
-	q.removed, q.aside = nil, nil
-	q.advanceLocked()
+	q.durable = q.next
 	if q.head != q.next {
 		q.signal()
 	}
+	return lost
+}
+
+// compareLocked goes through what is in a store and not in the queue, and what
+// is in the queue and not in the store.
+func (q *queue) compareLocked(head, next uint64, missing gaps) (lost int) {
+	q.removed = q.removed[:0]
+	for n := range missing.others(head, next) {
+		if n < q.head || q.gaps.has(n) { // its removal did not last
+			q.removed = append(q.removed, n)
+		}
+	}
+	for _, g := range slices.Concat(gaps{{0, head}}, missing, gaps{{next, max(next, q.next)}}) {
+		for n := max(g.from, q.head); n < g.to; n++ {
+			if q.gaps.add(n) {
+				q.missing++
+				if n >= q.cursor {
+					lost++
+				}
+			}
+		}
+	}
+	q.advanceLocked()
+	return lost
 }
 
 // gaps are ranges of numbers, in order, that do not touch.
 type gaps []gap
 
 type gap struct{ from, to uint64 } // to is not in it
+
+// has reports whether a number is in one of them.
+func (g gaps) has(n uint64) bool {
+	i, _ := slices.BinarySearchFunc(g, n, func(g gap, n uint64) int { return cmp.Compare(g.to, n+1) })
+	return i < len(g) && g[i].from <= n
+}
+
+// others yields the numbers from from to to that are in none of them. They are
+// not outside of that.
+func (g gaps) others(from, to uint64) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		for _, gap := range append(slices.Clip(g), gap{to, to}) {
+			for ; from < gap.from; from++ {
+				if !yield(from) {
+					return
+				}
+			}
+			from = gap.to
+		}
+	}
+}
 
 // add adds a number and reports whether it was not there yet.
 func (g *gaps) add(n uint64) bool {
@@ -284,7 +335,7 @@ func (s *Seen) read(f func(Event) bool) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.db == nil {
-		return s.why
+		return nil
 	}
 	from, to := s.queue.unread()
 	if from == to {

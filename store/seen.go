@@ -51,7 +51,8 @@ type SeenOptions struct {
 //
 // Nothing but Run writes. What else is called never waits for the disk, except
 // that Read may read from it; and nothing waits for a Pebble that has stopped
-// for good, which is then lost.
+// for good, which is then lost. While the store cannot be written, names are
+// counted and forgotten, and Run sees to it that it is written again.
 type Seen struct {
 	options SeenOptions
 	key     [2]uint64 // of the fingerprints; a fresh store keeps it
@@ -62,7 +63,7 @@ type Seen struct {
 	dirty   atomic.Bool // something was written since the log was synced
 
 	mu sync.RWMutex // read-locked while db is used, locked while it is exchanged
-	db *pebble.DB   // guarded by mu; nil when no fresh one could be opened
+	db *pebble.DB   // guarded by mu, and written by the committer alone; nil when it could not be opened yet
 
 	damage chan damage // room for one
 	opened atomic.Int64
@@ -72,6 +73,8 @@ type Seen struct {
 	why    error // that it is lost; set before lost is closed
 
 	reporting sync.Mutex
+	wrong     bool        // what was reported last; guarded by reporting
+	stuck     atomic.Bool // was reported, and not yet that it is over
 
 	// The committer's.
 	lock    *pebble.Lock
@@ -79,7 +82,9 @@ type Seen struct {
 	sized   time.Time // when the size was last looked at
 	written int64     // octets, since then
 	over    bool      // the whole store has outgrown its limit
-	trouble error     // that the last commit met, and is no damage
+	trouble error     // that the last commit met, and is no damage; or why nothing is open
+	openAt  time.Time // not before, to open it again; or when that was done
+	wait    time.Duration
 	group   []*Names
 	// So many names are enough for a group: a batch that takes half a memtable
 	// would get one of its own.
@@ -106,7 +111,7 @@ const (
 
 // Fingerprint returns the fingerprint of a name in wire form.
 func (s *Seen) Fingerprint(name []byte) uint64 {
-	return max(1, siphash.Hash(s.key[0], s.key[1], name))
+	return max(leastFingerprint, siphash.Hash(s.key[0], s.key[1], name))
 }
 
 // Known reports whether a name is in memory. That it is not does not mean that
@@ -129,8 +134,9 @@ const (
 // sync.
 //
 // When a commit is stuck, because the disk is full or because Pebble has
-// stopped for good, what comes in is counted and forgotten. In the latter case
-// the batches of that commit do not come back.
+// stopped for good, and when the store could not be opened again yet, what
+// comes in is counted and forgotten. If Pebble has stopped for good, the
+// batches of that commit do not come back.
 func (s *Seen) Run(in <-chan *Names, done func(*Names)) {
 	finished := make(chan struct{})
 	go func() {
@@ -152,6 +158,7 @@ func (s *Seen) Run(in <-chan *Names, done func(*Names)) {
 		case <-tick.C:
 		}
 		for ended := false; s.disk.waits.Load() > 0 && !ended; {
+			s.reportStuck() // the committer may be the one that waits
 			select {
 			case n, ok := <-in:
 				if ok {
@@ -220,7 +227,7 @@ func (s *Seen) commitAll(in <-chan *Names, done func(*Names)) {
 			}
 		case d := <-s.damage:
 			if d.opened == s.opened.Load() {
-				s.exchange(d.err)
+				s.settle(d.err)
 			}
 		case <-remove.C:
 			s.settle(s.writeRemoved())

@@ -18,7 +18,8 @@ func TestMaxBytes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	o := SeenOptions{Dir: filepath.Join(smallDisk(t, "2g"), "pebble"), Entries: 100_000, Backlog: 1_000_000, MaxBytes: int64(*distinctNames) * 10}
+	var told reports
+	o := SeenOptions{Dir: filepath.Join(smallDisk(t, "2g"), "pebble"), Entries: 100_000, Backlog: 1_000_000, MaxBytes: int64(*distinctNames) * 10, Report: told.add}
 	s := openSeen(t, o)
 	stop := make(chan struct{})
 	var others sync.WaitGroup
@@ -71,7 +72,7 @@ func TestMaxBytes(t *testing.T) {
 		t.Errorf("the folder took %d octets, the limit is %d", largest, o.MaxBytes)
 	}
 	if st.Discarded != 0 || st.Queued < uint64(steps*at) {
-		t.Errorf("%+v", st)
+		t.Errorf("%+v; told %q", st, told.all())
 	}
 	if g := s.generation(); g < 2 || g > 20 {
 		t.Errorf("there were %d turns", g)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/sys/unix"
 )
 
 // A crashClone is what a disk held at a moment of a run, and what was known.
@@ -24,11 +25,11 @@ type crashClone struct {
 // and with Sync, no event has left whose mark is lost.
 func TestPowerCut(t *testing.T) {
 	for _, sync := range []bool{false, true} {
-		for _, what := range []string{"plain", "turn", "exchange"} {
+		for _, what := range []string{"plain", "turn", "exchange", "cut off"} {
 			t.Run(fmt.Sprintf("sync %t %s", sync, what), func(t *testing.T) {
 				clones := runAndCrash(t, sync, what)
 				for i, c := range clones {
-					checkClone(t, fmt.Sprint("clone ", i), c, sync && what == "plain", what == "turn")
+					checkClone(t, fmt.Sprint("clone ", i), c, sync && (what == "plain" || what == "cut off"), what == "turn")
 				}
 			})
 		}
@@ -94,15 +95,19 @@ func runAndCrash(t *testing.T, syncs bool, what string) (clones []crashClone) {
 		close(stop)
 	})
 	number := uint64(0)
-	for done := false; !done; {
+	cut := rand.IntN(20) // in one of the first turns
+	for done := false; !done; cut-- {
 		s.seeMany(number, rand.IntN(300))
 		number += uint64(rand.IntN(300)) // some are seen again
 		if what == "exchange" && rand.IntN(10) == 0 {
 			s.hurt(s.opened.Load(), pebble.ErrCorruption)
 		}
+		if what == "cut off" && cut == 0 {
+			s.disk.cutOff(unix.EIO)
+		}
 		select {
 		case <-stop:
-			done = what == "plain" || what == "turn" && s.generation() > 0 || what == "exchange" && s.Stats().Replaced > 0
+			done = what == "plain" || what == "cut off" && cut < 0 && s.disk.whyCut() == nil || what == "turn" && s.generation() > 0 || what == "exchange" && s.Stats().Replaced > 0
 		default:
 		}
 	}

@@ -292,6 +292,26 @@ func TestDamageWhileInUse(t *testing.T) {
 	})
 }
 
+// Of what goes wrong with a compaction, damage alone is taken for damage.
+func TestErrorsOfCompactions(t *testing.T) {
+	s := &Seen{damage: make(chan damage, 1)}
+	f := func(err error, want int) {
+		t.Helper()
+		s.background(1, err)
+		if got := len(s.damage); got != want {
+			t.Errorf("%v: %d damages, want %d", err, got, want)
+		}
+		for range len(s.damage) {
+			<-s.damage
+		}
+	}
+	f(pebble.ErrCancelledCompaction, 0)
+	f(fmt.Errorf("flush: %w", unix.ENOSPC), 0)
+	f(fmt.Errorf("flush: %w", errCutOff), 0)
+	f(fmt.Errorf("table 5: %w", pebble.ErrCorruption), 1)
+	f(&fs.PathError{Op: "read", Path: "5.sst", Err: unix.EIO}, 1)
+}
+
 // Two stores that are damaged in the same second get different names.
 func TestMovedAsideInOneSecond(t *testing.T) {
 	o := SeenOptions{Dir: filepath.Join(t.TempDir(), "pebble"), Backlog: 100}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -40,6 +41,10 @@ func openSeen(t testing.TB, o SeenOptions) *seenTest {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return runSeen(t, s)
+}
+
+func runSeen(t testing.TB, s *Seen) *seenTest {
 	st := &seenTest{s, t, make(chan *Names), make(chan *Names, 100), make(chan struct{})}
 	go func() {
 		s.Run(st.in, func(n *Names) { st.done <- n })
@@ -308,6 +313,12 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 	before := runtime.NumGoroutine()
 	s := openSeen(t, SeenOptions{Dir: t.TempDir(), Backlog: 1000, Sync: true})
 	s.seeMany(0, 500)
+	s.disk.cutOff(errors.New("a test"))
+	s.seeMany(500, 500) // meets it
+	s.seeMany(1000, 500)
+	if n := s.Stats(); n.Queued < 1000 || n.Lost {
+		t.Errorf("%+v", n)
+	}
 	s.stop()
 	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -138,7 +138,7 @@ func BenchmarkKnown(b *testing.B) {
 			}
 			prints := make([]uint64, entries-1)
 			for i := range prints {
-				prints[i] = max(1, rand.Uint64())
+				prints[i] = max(leastFingerprint, rand.Uint64())
 				m.add(prints[i])
 			}
 			rand.Shuffle(len(prints), func(i, j int) { prints[i], prints[j] = prints[j], prints[i] })
