@@ -27,7 +27,7 @@ export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME := 10s
 
-.PHONY: help demo build install files dist deb test check format vet staticcheck race fuzz bench packages clean
+.PHONY: help demo build install files dist deb test check format vet staticcheck race fuzz bench pgo packages clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -92,6 +92,13 @@ fuzz:
 		echo "fuzzing $$package $$name"; \
 		go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) $$package </dev/null || exit 1; \
 	done
+
+# The compiler looks at default.pgo to see which calls are worth inlining.
+pgo: ## measure again where edm spends its time, for the compiler (default.pgo)
+	mkdir -p build
+	DURATION=20s PROFILE=build/off.prof go run ./bench
+	DURATION=20s MQTT=1 PROFILE=build/on.prof go run ./bench
+	go tool pprof -proto build/off.prof build/on.prof > default.pgo
 
 bench: ## measure; RATE=20000, FRAMES, DURATION=10m, NOVEL=0.5, MQTT=1, SYNC=1, CONNS, WORKERS, SESSIONS=0, RUNS, PROFILE=file, EDM=file
 	@go run ./bench $(if $(JSON),-json)

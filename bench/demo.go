@@ -82,7 +82,7 @@ func (d *demonstration) prepare() (err error) {
 	built := make(chan error, 1)
 	go func() {
 		var err error
-		d.binary, err = buildEDM(d.dir)
+		d.binary, err = buildEDM(d.dir, "off")
 		built <- err
 	}()
 	cfg := minute()

@@ -42,7 +42,7 @@ func TestRun(t *testing.T) {
 		t.Skip("builds the daemon")
 	}
 	t.Chdir("..")
-	edm, err := buildEDM(t.TempDir())
+	edm, err := buildEDM(t.TempDir(), "off")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -164,7 +164,7 @@ func bench(jsonToo bool) error {
 	}
 	defer os.RemoveAll(dir)
 	if o.edm == "" {
-		if o.edm, err = buildEDM(dir); err != nil {
+		if o.edm, err = buildEDM(dir, "auto"); err != nil {
 			return err
 		}
 	}
@@ -238,8 +238,9 @@ func (v variant) String() string {
 	return s
 }
 
-// buildEDM builds the static binary, as make build does.
-func buildEDM(dir string) (string, error) {
+// buildEDM builds the static binary, as make build does: with the profile
+// default.pgo, unless pgo is "off". That takes half the time.
+func buildEDM(dir, pgo string) (string, error) {
 	version, err := os.ReadFile("VERSION")
 	if err != nil {
 		return "", fmt.Errorf("run this where edm's go.mod is: %w", err)
@@ -248,7 +249,7 @@ func buildEDM(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-ldflags", "-X main.version="+strings.TrimSpace(string(version)), "-o", binary, ".")
+	cmd := exec.Command("go", "build", "-pgo="+pgo, "-ldflags", "-X main.version="+strings.TrimSpace(string(version)), "-o", binary, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out

@@ -23,6 +23,11 @@ const (
 	// about a second, at 200 000 frames a second.
 	namesQueue = 256
 
+	// How long names gather for a commit: those whose events somebody waits for,
+	// and those that are only remembered.
+	gatherEvents = 25 * time.Millisecond
+	gatherMarks  = 100 * time.Millisecond
+
 	// brokerGrace is what the broker gets at the stop to take what is queued.
 	brokerGrace = 5 * time.Second
 )
@@ -55,11 +60,12 @@ func openEvents(cfg *Config, files *tlsFiles, m *metrics, h *health) (*events, e
 		Sync:      cfg.PebbleSync,
 		Retention: time.Duration(cfg.SeenRetention),
 		MaxBytes:  cfg.SeenMaxBytes,
+		Gather:    gatherMarks,
 		Report:    h.reporter(m.log, "seen names"),
 		OnCommit:  func(d time.Duration) { commits.Observe(d.Seconds()) },
 	}
 	if cfg.MQTTServer.URL != nil {
-		o.Backlog = cfg.NewQnameBacklog
+		o.Backlog, o.Gather = cfg.NewQnameBacklog, gatherEvents
 	}
 	var err error
 	if e.seen, err = store.OpenSeen(o); err != nil {

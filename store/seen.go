@@ -17,6 +17,7 @@ type SeenOptions struct {
 	Retention time.Duration // after which a generation is old; 0 = never
 	MaxBytes  int64         // on the disk; 0 = no limit
 	Backlog   int           // events that may wait; 0 = no events are made
+	Gather    time.Duration // how long a name waits for others before a commit; 0 = not
 
 	// Report is called with what is wrong with the store when that changes,
 	// and with nil when it is right again: one call at a time, from any
@@ -186,13 +187,19 @@ func (s *Seen) forgetAll(in <-chan *Names, done func(*Names)) {
 	}
 }
 
-// With events, a batch of fewer than gatherNames waits for others: on a slow
-// stream, that gives the publisher more to send at a time. (Without, the wait
-// costs more than the commits that it saves.)
-const (
-	gatherNames = 100
-	gatherWait  = 10 * time.Millisecond
-)
+// gather lets names come in, as long as the options say or until there are many
+// batches. The more names a commit is of, the nearer each is in the memtable to
+// the one before it; and on a slow stream a commit costs more than its names.
+func (s *Seen) gather(in <-chan *Names) {
+	const step = 25 * time.Millisecond
+	for end := time.Now().Add(s.options.Gather); len(in) < groupMax/2; {
+		left := time.Until(end)
+		if left <= 0 {
+			return
+		}
+		time.Sleep(min(left, step))
+	}
+}
 
 // commitAll is the committer.
 func (s *Seen) commitAll(in <-chan *Names, done func(*Names)) {
@@ -210,9 +217,7 @@ func (s *Seen) commitAll(in <-chan *Names, done func(*Names)) {
 			if !ok {
 				return
 			}
-			if s.options.Backlog > 0 && n.Len() < gatherNames && len(in) == 0 {
-				time.Sleep(gatherWait)
-			}
+			s.gather(in)
 			s.group = append(s.group[:0], n)
 			for names := n.Len(); len(s.group) < groupMax && names < s.groupNames && len(in) > 0; {
 				if n, ok := <-in; ok {
