@@ -25,7 +25,7 @@ const (
 
 	// How long names gather for a commit: those whose events somebody waits for,
 	// and those that are only remembered.
-	gatherEvents = 25 * time.Millisecond
+	gatherEvents = 50 * time.Millisecond
 	gatherMarks  = 100 * time.Millisecond
 
 	// brokerGrace is what the broker gets at the stop to take what is queued.
