@@ -44,6 +44,14 @@ func newTally(names *store.Dictionary, threshold int) *tally {
 	return t
 }
 
+// expect makes room for so many rows, so that they are not copied as they become
+// more. The next minute is like the last one.
+func (t *tally) expect(rows int) {
+	if t.names != nil {
+		t.rows = make([]tallyRow, 0, min(rows+rows/16, t.names.Len()))
+	}
+}
+
 // row returns the row of a name. It is valid until the next call.
 func (t *tally) row(id uint32, match store.Match) *tallyRow {
 	i := t.index[id]

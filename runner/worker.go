@@ -77,8 +77,10 @@ func (w *worker) run() {
 		select {
 		case t := <-w.turns:
 			w.sendBlock()
+			rows := len(w.tally.rows)
 			w.harvest <- w.tally
 			w.begin(t.view)
+			w.tally.expect(rows)
 		case c, ok := <-w.in:
 			if !ok {
 				return

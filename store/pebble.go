@@ -29,9 +29,9 @@ const (
 	memTables       = 4
 
 	// cacheSize is Pebble's cache. The memtables are taken off it. What is
-	// left has room for the filters, 10 bits a name, of fifty million names: a
+	// left has room for the filters, 10 bits a name, of forty million names: a
 	// filter that is not in the cache is read for every name that is new.
-	cacheSize = memTables*memTableSize + 64<<20
+	cacheSize = memTables*memTableSize + 48<<20
 
 	bitsPerName = 10
 
