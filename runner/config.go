@@ -47,7 +47,7 @@ type Config struct {
 	HistogramHLLExplicitThreshold int           `toml:"histogram_hll_explicit_threshold" default:"20" help:"clients up to which a sketch keeps their hashes, 16 to 31"`
 	HistogramHash                 HistogramHash `toml:"histogram_hash" default:"pseudonym" help:"what client sketches are made of: pseudonym, or address, so that operators with different keys can merge them"`
 
-	QnameSeenEntries int      `toml:"qname_seen_entries" default:"10000000" help:"names remembered in memory, 9 octets each; the rest is on the disk"`
+	QnameSeenEntries int      `toml:"qname_seen_entries" default:"10000000" help:"names remembered in memory, 6.4 octets each; the rest is on the disk"`
 	PebbleSync       bool     `toml:"pebble_sync" default:"false" help:"sync every commit of the seen names before its events are sent"`
 	SeenRetention    Duration `toml:"seen_retention" default:"2160h" help:"a name that is not seen for this long, up to twice as long, is new again; 0s = never"`
 	SeenMaxBytes     int64    `toml:"seen_max_bytes" default:"10737418240" help:"size of the store of seen names, above which names are forgotten early; 0 = no limit"`

@@ -138,15 +138,15 @@ func (s *Seen) lookIn(generation byte, where place) error {
 }
 
 // memoryCoversMemTables reports whether every mark that is not in a table yet
-// is in memory for certain: memory holds at least the last limit names that
-// were added to it, and no more than that were added since what was in
-// memtables then is in tables. What is added may be a name that has long been
-// in a table, so Pebble's own flushes do not see to that.
+// is in memory for certain. What is added to memory may be a name that has long
+// been in a table, so Pebble's own flushes do not see to that: it flushes before
+// a bucket of the memory is likely to forget what was added since the last time.
 func (s *Seen) memoryCoversMemTables() bool {
-	if int64(s.memory.limit) < s.memTableMarks {
+	often := len(s.memory.buckets)
+	if int64(often) < s.memTableMarks {
 		return false // it would take more flushes than there are anyway
 	}
-	if s.flushed == nil && s.remembered >= s.memory.limit/2 {
+	if s.flushed == nil && (s.remembered >= often || !s.memory.holdsAll()) {
 		s.flush()
 	}
 	if s.flushed == nil {
@@ -155,7 +155,7 @@ func (s *Seen) memoryCoversMemTables() bool {
 	select {
 	case <-s.flushed:
 		s.flushed = nil
-		return s.remembered < s.memory.limit/2
+		return s.memory.holdsAll()
 	default:
 		return false
 	}
@@ -165,6 +165,7 @@ func (s *Seen) memoryCoversMemTables() bool {
 // that fails, it counts as not done yet.
 func (s *Seen) flush() {
 	s.flushed, s.remembered = make(chan struct{}), 0
+	s.memory.watch()
 	// What comes of an error, the next commit meets, too.
 	_ = s.unlessPanic(func() error {
 		flushed, err := s.db.AsyncFlush()

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"math"
 	"math/bits"
 	"sync/atomic"
 	"unsafe"
@@ -11,45 +12,41 @@ import (
 // A memory is a set of fingerprints of names, in front of Pebble. Any
 // goroutine may ask it, without a lock; one at a time may add to it.
 //
-// It has two generations, and takes new fingerprints into the young one. When
-// that is full, the old one is forgotten and the young one becomes the old one:
-// so what was added last is remembered, and Pebble is asked once more about the
-// rest. A name that the memory forgot is not new, it only costs a look-up.
-//
-// Both lie in one table of buckets, each as large as a line of the processor's
-// cache: a look-up waits for memory once. A fingerprint is in its home bucket,
-// or, if that is full, in the next that is not. Forgetting costs no pause: each
-// addition sweeps a little.
+// It is a table of buckets, each as large as a line of the processor's cache: a
+// look-up waits for memory once. A fingerprint belongs to one bucket, and there
+// takes the place of the one that was added longest ago. So about as many as
+// there is room for are remembered, those that were added last. A name that the
+// memory forgot is not new, it only costs a look-up.
 type memory struct {
-	buckets []bucket
-	limit   int    // fingerprints in a generation
-	young   uint64 // the young generation
-	count   int    // in it
-	swept   int    // buckets from here on may hold forgotten ones
-	entries atomic.Int64
+	buckets  []bucket
+	watching uint16 // changes with every watch
+	crowded  bool   // something that was added since watch, or before clear, is forgotten
+	entries  atomic.Int64
 }
 
-// A bucket is filled from its first slot on; 0 is an empty slot. The lowest two
-// bits of a fingerprint give way to its generation, of which there are four:
-// young, old, the one before that, which is forgotten, and none.
-type bucket [8]uint64
+// A bucket holds the low 48 bits of its fingerprints, two and two; 0 is an empty
+// slot. Where there are 65,536 buckets, the others follow from which one it is;
+// with fewer, a new name is taken for one of the ten once in 28 million million.
+type bucket struct {
+	low  [bucketSlots / 2]uint64 // 32 bits of each
+	high [bucketSlots / 2]uint32 // 16 bits of each
+
+	// The adder's.
+	watching uint16 // when added began
+	added    uint8  // since watch
+	next     uint8  // the slot to be used next
+}
 
 const (
-	numGenerationBits = 2
-	generationBits    = 1<<numGenerationBits - 1
-	// leastFingerprint is the smallest that can be told from an empty slot.
-	leastFingerprint = generationBits + 1
-	// sweepBuckets is how many buckets an addition sweeps: so many that the
-	// forgotten make room sooner than what is added takes it.
-	sweepBuckets = 2
+	bucketSlots = 10
+	storedBits  = 48
 )
 
-// newMemory returns a set that remembers from entries/2 to entries
-// fingerprints. It takes 9.2 octets for each entry, outside of the Go heap, so
-// that the garbage collector does not let the process grow to twice as much.
+// newMemory returns a set that remembers that many fingerprints, rounded up to
+// whole buckets. It takes 6.4 octets for each, outside of the Go heap, so that
+// the garbage collector does not let the process grow by a share of it.
 func newMemory(entries int) (*memory, error) {
-	m := &memory{limit: max(entries/2, 1)}
-	n := (2*m.limit*8/7)/len(bucket{}) + 2 // so that a bucket that is not full is never far
+	n := max(entries-1, 0)/bucketSlots + 1
 	b, err := unix.Mmap(-1, 0, n*int(unsafe.Sizeof(bucket{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		return nil, err
@@ -57,9 +54,7 @@ func newMemory(entries int) (*memory, error) {
 	// Where a fingerprint lies is random: with small pages, most of the time
 	// of a look-up is that of finding the page. Not every kernel has others.
 	_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
-	m.buckets = unsafe.Slice((*bucket)(unsafe.Pointer(unsafe.SliceData(b))), n)
-	m.swept = n
-	return m, nil
+	return &memory{buckets: unsafe.Slice((*bucket)(unsafe.Pointer(unsafe.SliceData(b))), n)}, nil
 }
 
 // free gives the memory back to the system. Nobody may ask any more.
@@ -68,140 +63,77 @@ func (m *memory) free() error {
 	return unix.Munmap(unsafe.Slice(first, len(m.buckets)*int(unsafe.Sizeof(bucket{}))))
 }
 
-// home is where the search for a fingerprint, of whatever generation, begins.
-func (m *memory) home(fingerprint uint64) int {
-	hi, _ := bits.Mul64(fingerprint|generationBits, uint64(len(m.buckets)))
-	return int(hi)
-}
-
-func (m *memory) next(i int) int {
-	if i++; i < len(m.buckets) {
-		return i
+// fingerprintOf makes a fingerprint of a hash: one that can be told from an
+// empty slot.
+func fingerprintOf(hash uint64) uint64 {
+	if hash<<(64-storedBits) == 0 {
+		hash++
 	}
-	return 0
+	return hash
 }
 
-// contains reports whether the set remembers a fingerprint. Rarely, while the
-// adder moves it, the answer is no for one that it does remember.
+// home is the bucket of a fingerprint.
+func (m *memory) home(fingerprint uint64) *bucket {
+	i, _ := bits.Mul64(fingerprint, uint64(len(m.buckets)))
+	return &m.buckets[i]
+}
+
+// contains reports whether the set remembers a fingerprint.
 //
 // All of a bucket is compared without a branch: where in it a fingerprint lies
 // cannot be predicted, and it is all there as soon as a part is.
 func (m *memory) contains(fingerprint uint64) bool {
-	for i := m.home(fingerprint); ; i = m.next(i) {
-		b := &m.buckets[i]
-		found := uint64(0) // its top bit
-		for j := range b {
-			found |= (atomic.LoadUint64(&b[j])^fingerprint)>>numGenerationBits - 1
-		}
-		if found>>63 != 0 {
-			return true
-		}
-		if atomic.LoadUint64(&b[len(b)-1]) == 0 {
-			return false
-		}
+	b := m.home(fingerprint)
+	stored := fingerprint << (64 - storedBits) >> (64 - storedBits)
+	found := uint64(0) // its top bit
+	for i := range b.low {
+		low, high := atomic.LoadUint64(&b.low[i]), uint64(atomic.LoadUint32(&b.high[i]))
+		found |= (low<<32>>32 | high<<48>>16) ^ stored - 1
+		found |= (low>>32 | high>>16<<32) ^ stored - 1
 	}
+	return found>>63 != 0
 }
 
-// add adds a fingerprint that the set does not contain: leastFingerprint or
-// more.
+// add adds a fingerprint that the set does not contain.
 func (m *memory) add(fingerprint uint64) {
-	for range sweepBuckets {
-		m.sweep()
+	b := m.home(fingerprint)
+	if b.watching != m.watching {
+		b.watching, b.added = m.watching, 0
 	}
-	m.insert(fingerprint&^generationBits | m.young)
-	m.entries.Add(1)
-	if m.count++; m.count < m.limit {
-		return
+	if b.added++; b.added > bucketSlots {
+		b.added--
+		m.crowded = true
 	}
-	for m.swept < len(m.buckets) {
-		m.sweep()
+	pair, shift := b.next/2, 32*(b.next%2)
+	low, high := b.low[pair], b.high[pair]
+	if uint32(low>>shift) == 0 && uint16(high>>(shift/2)) == 0 {
+		m.entries.Add(1)
 	}
-	m.young = (m.young + 1) & generationBits
-	m.count, m.swept = 0, 0
+	low = low&^(math.MaxUint32<<shift) | uint64(uint32(fingerprint))<<shift
+	high = high&^(math.MaxUint16<<(shift/2)) | uint32(uint16(fingerprint>>32))<<(shift/2)
+	atomic.StoreUint64(&b.low[pair], low)
+	atomic.StoreUint32(&b.high[pair], high)
+	b.next = (b.next + 1) % bucketSlots
 }
 
-func (m *memory) insert(v uint64) {
-	for i := m.home(v); ; i = m.next(i) {
-		b := &m.buckets[i]
-		for j := range b {
-			if b[j] == 0 {
-				atomic.StoreUint64(&b[j], v)
-				return
-			}
-		}
-	}
+// watch begins to watch: holdsAll reports, until watch is called again, whether
+// all that was added since is remembered.
+func (m *memory) watch() {
+	m.watching++
+	m.crowded = false
 }
 
-// sweep removes what is forgotten from the next bucket, if there is one.
-func (m *memory) sweep() {
-	if m.swept == len(m.buckets) {
-		return
-	}
-	forgotten := (m.young - 2) & generationBits
-	b := &m.buckets[m.swept]
-	for j := 0; j < len(b) && b[j] != 0; {
-		if b[j]&generationBits != forgotten {
-			j++
-			continue
-		}
-		m.remove(m.swept, j) // and look at what is there now
-		m.entries.Add(-1)
-	}
-	m.swept++
-}
-
-// remove empties slot j of bucket i. What lies further on because the bucket
-// was full moves up.
-func (m *memory) remove(i, j int) {
-	for {
-		b := &m.buckets[i]
-		last := len(b) - 1
-		if b[last] != 0 {
-			if k, l, ok := m.displaced(i); ok {
-				atomic.StoreUint64(&b[j], m.buckets[k][l])
-				i, j = k, l
-				continue
-			}
-		}
-		for b[last] == 0 {
-			last--
-		}
-		atomic.StoreUint64(&b[j], b[last])
-		atomic.StoreUint64(&b[last], 0)
-		return
-	}
-}
-
-// displaced finds a fingerprint behind the full bucket i that may lie in it.
-func (m *memory) displaced(i int) (k, l int, ok bool) {
-	for k = m.next(i); ; k = m.next(k) {
-		b := &m.buckets[k]
-		for l = range b {
-			if b[l] == 0 {
-				return 0, 0, false
-			}
-			if m.distance(m.home(b[l]), k) >= m.distance(i, k) {
-				return k, l, true
-			}
-		}
-	}
-}
-
-// distance is how many buckets the search goes on from one to another.
-func (m *memory) distance(from, to int) int {
-	if to < from {
-		to += len(m.buckets)
-	}
-	return to - from
-}
+func (m *memory) holdsAll() bool { return !m.crowded }
 
 // clear forgets everything. Who asks meanwhile may still be told of some.
 func (m *memory) clear() {
 	for i := range m.buckets {
-		for j := range m.buckets[i] {
-			atomic.StoreUint64(&m.buckets[i][j], 0)
+		b := &m.buckets[i]
+		for j := range b.low {
+			atomic.StoreUint64(&b.low[j], 0)
+			atomic.StoreUint32(&b.high[j], 0)
 		}
 	}
-	m.count, m.swept = 0, len(m.buckets)
+	m.crowded = true
 	m.entries.Store(0)
 }

@@ -153,7 +153,7 @@ func (s *Seen) open() error {
 	s.mu.Lock()
 	s.db, s.lock = db, lock
 	s.mu.Unlock()
-	s.memTableMarks = memTables * int64(o.MemTableSize) / leastMark
+	s.memTableMarks = int64(o.MemTableSize) / leastMark
 	s.flushed, s.remembered = nil, 0 // Pebble makes tables of the log before it is open
 	return nil
 }

@@ -91,7 +91,7 @@ type Seen struct {
 	// would get one of its own.
 	groupNames    int
 	fresh         []candidate
-	memTableMarks int64           // more marks than all memtables hold
+	memTableMarks int64           // more marks than a memtable holds
 	flushed       <-chan struct{} // closed when what the last flush began with is in tables; nil = it is
 	remembered    int             // names added to memory since then
 	removed       []uint64
@@ -112,7 +112,7 @@ const (
 
 // Fingerprint returns the fingerprint of a name in wire form.
 func (s *Seen) Fingerprint(name []byte) uint64 {
-	return max(leastFingerprint, siphash.Hash(s.key[0], s.key[1], name))
+	return fingerprintOf(siphash.Hash(s.key[0], s.key[1], name))
 }
 
 // Known reports whether a name is in memory. That it is not does not mean that

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -136,11 +137,12 @@ func BenchmarkKnown(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			prints := make([]uint64, entries-1)
+			prints := make([]uint64, entries)
 			for i := range prints {
-				prints[i] = max(leastFingerprint, rand.Uint64())
+				prints[i] = fingerprintOf(rand.Uint64())
 				m.add(prints[i])
 			}
+			prints = slices.DeleteFunc(prints, func(p uint64) bool { return !m.contains(p) })
 			rand.Shuffle(len(prints), func(i, j int) { prints[i], prints[j] = prints[j], prints[i] })
 			b.ReportAllocs()
 			b.ResetTimer()
