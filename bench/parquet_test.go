@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/netip"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -23,7 +22,11 @@ func TestReadWhatEDMWrites(t *testing.T) {
 		{Name: wireName(t, "wild.example."), Suffix: true, Counts: output.Counts{MX: 1, OK: 1}, V4: &output.Sketch{}, V6: &output.Sketch{}},
 	}
 	rows[0].V6.Add(1<<40, 20)
-	if _, err := output.WriteHistogram(filepath.Join(dir), output.Interval{Start: start, Stop: start.Add(time.Minute)}, meta, rows); err != nil {
+	if _, err := output.WriteHistogram(dir, meta, output.Histogram{
+		Interval: output.Interval{Start: start, Stop: start.Add(time.Minute)},
+		Rows:     len(rows),
+		Row:      func(i int) output.HistogramRow { return rows[i] },
+	}); err != nil {
 		t.Fatal(err)
 	}
 	histogram, _, err := readFiles(dir)

@@ -27,6 +27,13 @@ type HistogramRow struct {
 	V4, V6 *Sketch // the clients; nil is none
 }
 
+// A Histogram is what was counted in an interval.
+type Histogram struct {
+	Interval Interval
+	Rows     int
+	Row      func(i int) HistogramRow // in any order, the same whenever it is asked for
+}
+
 // Values of edm_status_bits.
 const (
 	statusExact  = 1
@@ -77,37 +84,37 @@ const (
 // WriteHistogram writes the histogram file of an interval to dir and returns
 // its path. After an error there is no file.
 //
-// The rows may be in any order. In the file they are ordered by label0, then
+// In the file they are ordered by label0, then
 // label1, and so on, bytewise, NULL before any value, so that a name stands in
 // front of all names below it.
-func WriteHistogram(dir string, iv Interval, meta Meta, rows []HistogramRow) (path string, err error) {
-	f, err := createFile(dir, histogramPrefix, iv.Start)
+func WriteHistogram(dir string, meta Meta, h Histogram) (path string, err error) {
+	f, err := createFile(dir, histogramPrefix, h.Interval.Start)
 	if err != nil {
 		return "", fmt.Errorf("creating a histogram file: %w", err)
 	}
 	defer f.Abort()
-	if err := writeHistogram(f, iv, meta, rows); err != nil {
+	if err := writeHistogram(f, meta, h); err != nil {
 		return "", fmt.Errorf("writing a histogram file: %w", err)
 	}
-	path, err = f.Commit(iv.Stop)
+	path, err = f.Commit(h.Interval.Stop)
 	if err != nil {
 		return "", fmt.Errorf("ending a histogram file: %w", err)
 	}
 	return path, nil
 }
 
-func writeHistogram(to io.Writer, iv Interval, meta Meta, rows []HistogramRow) error {
+func writeHistogram(to io.Writer, meta Meta, h Histogram) error {
 	w := parquet.NewGenericWriter[any](to, histogramSchema,
 		parquet.Compression(&parquet.Snappy),
 		parquet.CreatedBy("edm", meta.Version, ""))
-	meta.each(iv, w.SetKeyValueMetadata)
+	meta.each(h.Interval, w.SetKeyValueMetadata)
 
-	sorted := sortRows(rows)
-	batch := &histogramBatch{start: parquet.Int64Value(iv.Start.Truncate(time.Second).UnixMicro())}
-	for i := range rows {
+	sorted := sortRows(h)
+	batch := &histogramBatch{start: parquet.Int64Value(h.Interval.Start.Truncate(time.Second).UnixMicro())}
+	for i := range h.Rows {
 		labels, row := sorted.at(i)
-		batch.set(labels, &rows[row])
-		if last := i+1 == len(rows); last || batch.n == batchRows {
+		batch.set(labels, h.Row(row))
+		if last := i+1 == h.Rows; last || batch.n == batchRows {
 			if err := batch.writeTo(w.ColumnWriters()); err != nil {
 				return err
 			}
@@ -131,7 +138,7 @@ type histogramBatch struct {
 }
 
 // set adds a row whose labels are as sortRows made them.
-func (b *histogramBatch) set(labels []byte, r *HistogramRow) {
+func (b *histogramBatch) set(labels []byte, r HistogramRow) {
 	column := 0
 	put := func(v parquet.Value, definition int) {
 		b.values[column][b.n] = v.Level(0, definition, column)
@@ -198,23 +205,23 @@ type sortedRows struct {
 
 type sortedRow struct{ from, to, row uint32 }
 
-func (s *sortedRows) at(i int) (labels []byte, row uint32) {
+func (s *sortedRows) at(i int) (labels []byte, row int) {
 	r := s.rows[i]
-	return s.keys[r.from:r.to], r.row
+	return s.keys[r.from:r.to], int(r.row)
 }
 
-func sortRows(rows []HistogramRow) *sortedRows {
+func sortRows(h Histogram) *sortedRows {
 	size := 0
-	for i := range rows {
-		size += len(rows[i].Name) + 1
+	for i := range h.Rows {
+		size += len(h.Row(i).Name) + 1
 	}
-	s := &sortedRows{keys: make([]byte, 0, size), rows: make([]sortedRow, len(rows))}
+	s := &sortedRows{keys: make([]byte, 0, size), rows: make([]sortedRow, h.Rows)}
 	var (
 		text []byte
 		ends [numLabels]int32
 	)
-	for i := range rows {
-		r, n := &rows[i], 0
+	for i := range h.Rows {
+		r, n := h.Row(i), 0
 		if r.Suffix {
 			text, n = appendSuffixLabels(text[:0], r.Name, &ends)
 		} else {

@@ -128,7 +128,7 @@ func sketchOf(n int) *Sketch {
 }
 
 func TestHistogramSchema(t *testing.T) {
-	path, err := WriteHistogram(t.TempDir(), testInterval, testMeta, []HistogramRow{{Name: []byte{0}}})
+	path, err := WriteHistogram(t.TempDir(), testMeta, histogramOf(testInterval, []HistogramRow{{Name: []byte{0}}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestHistogramMetadata(t *testing.T) {
 	f := func(iv Interval, interval, start string) {
 		t.Helper()
 		dir := t.TempDir()
-		path, err := WriteHistogram(dir, iv, testMeta, []HistogramRow{{Name: []byte{0}}})
+		path, err := WriteHistogram(dir, testMeta, histogramOf(iv, []HistogramRow{{Name: []byte{0}}}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,7 @@ func TestHistogramValues(t *testing.T) {
 		{Name: wire(t, "a.b.c.d.e.f.g.h.i.j.k.l.deep.example."), Suffix: true, Counts: Counts{NX: 13}, V6: sketchOf(4)},
 	}
 	dir := t.TempDir()
-	path, err := WriteHistogram(dir, testInterval, testMeta, rows)
+	path, err := WriteHistogram(dir, testMeta, histogramOf(testInterval, rows))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestHistogramOrder(t *testing.T) {
 		columnsOf[key] = columns(t, row.Name, row.Suffix)
 		rows = append(rows, row)
 	}
-	path, err := WriteHistogram(t.TempDir(), testInterval, testMeta, rows)
+	path, err := WriteHistogram(t.TempDir(), testMeta, histogramOf(testInterval, rows))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestHistogramOrder(t *testing.T) {
 }
 
 func TestHistogramWithoutRows(t *testing.T) {
-	path, err := WriteHistogram(t.TempDir(), testInterval, testMeta, nil)
+	path, err := WriteHistogram(t.TempDir(), testMeta, histogramOf(testInterval, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestHistogramReturnsWriteErrors(t *testing.T) {
 	}
 	defer dev.Close()
 	for _, n := range []int{0, 1, batchRows, groupRows + 1} {
-		if err := writeHistogram(dev, testInterval, testMeta, manyRows(n)); !errors.Is(err, syscall.ENOSPC) {
+		if err := writeHistogram(dev, testMeta, histogramOf(testInterval, manyRows(n))); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%d rows: %v, want %v", n, err, syscall.ENOSPC)
 		}
 	}
@@ -286,23 +286,27 @@ func TestHistogramLeavesNothingBehind(t *testing.T) {
 	rows := manyRows(20_000)
 	dir := full(t)
 	for range 2 {
-		path, err := WriteHistogram(dir, testInterval, testMeta, rows)
+		path, err := WriteHistogram(dir, testMeta, histogramOf(testInterval, rows))
 		if !errors.Is(err, syscall.ENOSPC) || path != "" {
 			t.Errorf("%q, %v; want %v", path, err, syscall.ENOSPC)
 		}
 		checkNames(t, dir)
 	}
-	if _, err := WriteHistogram(dir, testInterval, testMeta, rows[:10]); err != nil {
+	if _, err := WriteHistogram(dir, testMeta, histogramOf(testInterval, rows[:10])); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestHistogramWithoutFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "missing")
-	path, err := WriteHistogram(dir, testInterval, testMeta, nil)
+	path, err := WriteHistogram(dir, testMeta, histogramOf(testInterval, nil))
 	if !errors.Is(err, os.ErrNotExist) || path != "" || !strings.HasPrefix(fmt.Sprint(err), "creating a histogram file: ") {
 		t.Errorf("%q, %v; want %v", path, err, os.ErrNotExist)
 	}
+}
+
+func histogramOf(iv Interval, rows []HistogramRow) Histogram {
+	return Histogram{iv, len(rows), func(i int) HistogramRow { return rows[i] }}
 }
 
 // manyRows returns rows as a busy minute has them: few clients for most names,
@@ -333,7 +337,7 @@ func BenchmarkHistogram(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		dir := b.TempDir()
-		path, err := WriteHistogram(dir, testInterval, testMeta, rows)
+		path, err := WriteHistogram(dir, testMeta, histogramOf(testInterval, rows))
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -83,7 +83,7 @@ func TestNameAgreesWithFile(t *testing.T) {
 		}
 		dir := t.TempDir()
 		for range 3 {
-			if _, err := WriteHistogram(dir, iv, Meta{}, manyRows(1)); err != nil {
+			if _, err := WriteHistogram(dir, Meta{}, histogramOf(iv, manyRows(1))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -109,7 +109,7 @@ func TestNameAgreesWithFile(t *testing.T) {
 func TestEqualTrafficDiffers(t *testing.T) {
 	var before []byte
 	for range 3 {
-		path, err := WriteHistogram(t.TempDir(), Interval{at, at.Add(time.Minute)}, Meta{"1", "node"}, manyRows(10))
+		path, err := WriteHistogram(t.TempDir(), Meta{"1", "node"}, histogramOf(Interval{at, at.Add(time.Minute)}, manyRows(10)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -68,6 +68,7 @@ type spareList[T any, P interface {
 type (
 	blockList = spareList[output.Block, *output.Block] // one a worker, and those on their way to the file
 	namesList = spareList[store.Names, *store.Names]   // one a worker, and those on their way to the store
+	pageList  = spareList[page, *page]                 // of the tallies of workers, and of the one being written
 )
 
 // take returns an empty one, which belongs to the caller.

@@ -189,21 +189,22 @@ func (h *histogramWriter) run() {
 // write writes a histogram, now or when it can be; at the stop there is one
 // last try.
 func (h *histogramWriter) write(m minute) {
-	rows := m.tally.histogram()
+	defer m.tally.free()
+	histogram := m.tally.histogram(m.interval)
 	for last := false; ; {
-		path, err := h.try(m.interval, rows)
+		path, err := h.try(histogram)
 		if err == nil {
 			h.health.clear(h.log, kindHistogram)
-			h.metrics.histogramRows.Add(float64(len(rows)))
+			h.metrics.histogramRows.Add(float64(histogram.Rows))
 			h.metrics.filesWritten.WithLabelValues(kindHistogram).Inc()
-			h.log.Info("histogram written", zap.String("file", path), zap.Int("rows", len(rows)))
+			h.log.Info("histogram written", zap.String("file", path), zap.Int("rows", histogram.Rows))
 			h.uploads.written()
 			return
 		}
 		if last {
-			h.loss.add(len(rows), err)
-			h.metrics.rowsLost.WithLabelValues(kindHistogram, lossReason(err)).Add(float64(len(rows)))
-			h.log.Error("a histogram is lost at the stop", zap.Int("rows", len(rows)), zap.Error(err))
+			h.loss.add(histogram.Rows, err)
+			h.metrics.rowsLost.WithLabelValues(kindHistogram, lossReason(err)).Add(float64(histogram.Rows))
+			h.log.Error("a histogram is lost at the stop", zap.Int("rows", histogram.Rows), zap.Error(err))
 			return
 		}
 		h.health.set(h.log, kindHistogram, "histograms wait to be written: "+err.Error())
@@ -212,11 +213,11 @@ func (h *histogramWriter) write(m minute) {
 }
 
 // try writes a histogram once. Somebody may have removed the folders.
-func (h *histogramWriter) try(interval output.Interval, rows []output.HistogramRow) (path string, err error) {
+func (h *histogramWriter) try(histogram output.Histogram) (path string, err error) {
 	if err := makeHistogramFolders(filepath.Dir(h.dir)); err != nil {
 		return "", err
 	}
-	return output.WriteHistogram(h.dir, interval, h.meta, rows)
+	return output.WriteHistogram(h.dir, h.meta, histogram)
 }
 
 // wait waits until a write is to be tried again, and says whether it is for the

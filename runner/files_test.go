@@ -277,7 +277,7 @@ func unblock(t *testing.T, dir string) {
 
 // tallyOf is a tally with so many answers about one name.
 func tallyOf(t *testing.T, v *view, answers int) *tally {
-	tl := newTally(v.names, 20)
+	tl := newTally(v.names, 20, &pageList{})
 	id, match := v.names.Lookup([]byte("\x07example\x03com\x00"))
 	if match != store.Exact {
 		t.Fatal("the name is not on the list")

@@ -138,7 +138,7 @@ func (l *minuteLoop) end(now time.Time) {
 	}
 	interval := output.Interval{Start: l.start, Stop: stop}
 	send(l.sessions, interval, l.pulse)
-	if l.tally != nil && len(l.tally.rows) > 0 {
+	if l.tally != nil && l.tally.n > 0 {
 		send(l.minutes, minute{interval, l.tally}, l.pulse)
 	}
 	l.tally, l.wanted, l.start = nil, false, stop

@@ -77,8 +77,8 @@ func (m *minuteTest) counted() (intervals []string, answers []uint64) {
 	for len(m.minutes) > 0 {
 		got := <-m.minutes
 		var n uint64
-		for i := range got.tally.rows {
-			n += got.tally.rows[i].counts.A
+		for i := range got.tally.n {
+			n += got.tally.counts(got.tally.at(i)).A
 		}
 		intervals, answers = append(intervals, got.interval.String()), append(answers, n)
 	}
@@ -160,8 +160,8 @@ func TestATurnChangesTheList(t *testing.T) {
 		synctest.Wait()
 		for i, want := range []*store.Dictionary{one.names, two.names} {
 			got := <-m.minutes
-			if got.tally.names != want || len(got.tally.rows) != 1 || got.tally.rows[0].counts.A != 8 {
-				t.Errorf("interval %d has %+v", i, got.tally.rows)
+			if got.tally.names != want || got.tally.n != 1 || got.tally.at(0).counts[countA] != 8 {
+				t.Errorf("interval %d has %+v", i, got.tally)
 			}
 		}
 	})
@@ -183,10 +183,10 @@ func TestAnEndedWorkerIsHarvestedOnce(t *testing.T) {
 				l.turn()
 				l.end(time.Now())
 			}
-			var sum uint64
+			var sum uint32
 			for len(minutes) > 0 {
 				m := <-minutes
-				sum += m.tally.rows[0].counts.A
+				sum += m.tally.at(0).counts[countA]
 			}
 			if sum != 1 {
 				t.Errorf("%d answers of 1", sum)

@@ -117,11 +117,11 @@ func (d *daemon) connect(v *view, meta output.Meta, stop <-chan struct{}) {
 	start := time.Now().Truncate(time.Second)
 
 	d.reading = reading{limit: d.cfg.MaxFrameSize, free: newFreeList(d.cfg.MaxFrameSize), chunks: chunks, metrics: d.metrics, log: d.log}
-	empty := &blockList{}
+	empty, pages := &blockList{}, &pageList{}
 	for range n {
 		w := &worker{
 			in: chunks, turns: make(chan turn, 1), harvest: make(chan *tally, 1), done: make(chan struct{}),
-			blocks: d.blocks, empty: empty, free: d.reading.free, metrics: d.metrics, dump: d.dump,
+			blocks: d.blocks, empty: empty, pages: pages, free: d.reading.free, metrics: d.metrics, dump: d.dump,
 			seen: d.events.seen, names: d.events.names, spare: d.events.spare, fresh: d.events.spare.take(),
 			settings: workerSettings{
 				hash:      d.cfg.HistogramHash,

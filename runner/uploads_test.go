@@ -116,8 +116,9 @@ func putHistograms(t testing.TB, cfg *Config, n int) map[string]string {
 	start := time.Now().UTC().Truncate(time.Minute).Add(-time.Hour)
 	for i := range n {
 		iv := output.Interval{Start: start.Add(time.Duration(i) * time.Minute), Stop: start.Add(time.Duration(i+1) * time.Minute)}
-		rows := []output.HistogramRow{{Name: []byte("\x07example\x03com\x00"), Counts: output.Counts{A: uint64(i), OK: uint64(i)}}}
-		if _, err := output.WriteHistogram(cfg.histograms(), iv, output.Meta{Version: "test", Node: uploadNode}, rows); err != nil {
+		row := output.HistogramRow{Name: []byte("\x07example\x03com\x00"), Counts: output.Counts{A: uint64(i), OK: uint64(i)}}
+		histogram := output.Histogram{Interval: iv, Rows: 1, Row: func(int) output.HistogramRow { return row }}
+		if _, err := output.WriteHistogram(cfg.histograms(), output.Meta{Version: "test", Node: uploadNode}, histogram); err != nil {
 			t.Fatal(err)
 		}
 	}

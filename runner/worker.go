@@ -26,6 +26,7 @@ type worker struct {
 	done     chan struct{} // closed at the end; then tally is the minute loop's
 	blocks   chan<- *output.Block
 	empty    *blockList
+	pages    *pageList // for tallies
 	free     *freeList
 	metrics  *metrics
 	settings workerSettings
@@ -65,7 +66,7 @@ func (w *worker) begin(v *view) {
 		w.cache = cryptopan.NewCache(v.cipher, w.settings.cache)
 	}
 	w.view = v
-	w.tally = newTally(v.names, w.settings.threshold)
+	w.tally = newTally(v.names, w.settings.threshold, w.pages)
 }
 
 // run works until the channel of chunks is closed, and hands over at every
@@ -77,10 +78,8 @@ func (w *worker) run() {
 		select {
 		case t := <-w.turns:
 			w.sendBlock()
-			rows := len(w.tally.rows)
 			w.harvest <- w.tally
 			w.begin(t.view)
-			w.tally.expect(rows)
 		case c, ok := <-w.in:
 			if !ok {
 				return

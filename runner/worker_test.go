@@ -73,7 +73,7 @@ func testWorker(v *view) *worker {
 	w := &worker{
 		seen: testSeen(), names: make(chan *store.Names, 1000), spare: &namesList{}, fresh: new(store.Names),
 		turns: make(chan turn, 1), harvest: make(chan *tally, 1), done: make(chan struct{}),
-		blocks: make(chan *output.Block, 100), empty: &blockList{}, free: newFreeList(1 << 16),
+		blocks: make(chan *output.Block, 100), empty: &blockList{}, pages: &pageList{}, free: newFreeList(1 << 16),
 		metrics:  newMetrics("test", zap.NewNop()),
 		settings: workerSettings{threshold: 20, cache: 1000},
 	}
@@ -237,9 +237,9 @@ func TestMappedClientIsOneClient(t *testing.T) {
 			d.Message.QueryAddress = address
 		}))
 	}
-	rows := w.tally.histogram()
-	if len(rows) != 1 || rows[0].V4.Estimate() != 1 || rows[0].V6.Estimate() != 0 || rows[0].Counts.A != 3 {
-		t.Errorf("got %d rows, %+v", len(rows), rows[0])
+	h := w.tally.histogram(output.Interval{})
+	if row := h.Row(0); h.Rows != 1 || row.V4.Estimate() != 1 || row.V6.Estimate() != 0 || row.Counts.A != 3 {
+		t.Errorf("got %d rows, %+v", h.Rows, row)
 	}
 }
 
@@ -304,7 +304,7 @@ func TestCountsByTypeClassAndCode(t *testing.T) {
 	f := func(name string, want output.Counts, change func(*dns.Msg)) {
 		t.Run(name, func(t *testing.T) {
 			_, w := endOf(t, v, response(t, "example.com.", func(_ *golangdnstap.Dnstap, m *dns.Msg) { change(m) }))
-			if got := w.tally.rows[0].counts; got != want {
+			if got := w.tally.counts(w.tally.at(0)); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})
@@ -336,7 +336,7 @@ func TestBrokenRecordsDoNotMatter(t *testing.T) {
 		end, w := endOf(t, v, response(t, "x.", func(d *golangdnstap.Dnstap, _ *dns.Msg) {
 			d.Message.ResponseMessage = append(append([]byte(nil), question...), rest...)
 		}))
-		if end != "well_known" || w.tally.rows[0].counts != (output.Counts{A: 1, OK: 1}) {
+		if end != "well_known" || w.tally.counts(w.tally.at(0)) != (output.Counts{A: 1, OK: 1}) {
 			t.Errorf("%s: the frame ended as %s", name, end)
 		}
 	}
@@ -352,7 +352,7 @@ func TestHash(t *testing.T) {
 		for i := range 30 {
 			w.frame(response(t, "example.com.", func(d *golangdnstap.Dnstap, _ *dns.Msg) { d.Message.QueryAddress = []byte{198, 51, 100, byte(i)} }))
 		}
-		return string(w.tally.rows[0].v4.AppendBytes(nil))
+		return string(w.tally.at(0).v4.AppendBytes(nil))
 	}
 	if sketch(HashPseudonym) == sketch(HashAddress) {
 		t.Error("both hashes make the same sketch")
