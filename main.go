@@ -74,7 +74,7 @@ func serve(cl *runner.CommandLine, stderr io.Writer) int {
 	if os.Getenv("GOGC") == "" {
 		// The path of a frame makes no garbage, so collecting it more often
 		// costs little, and keeps the process small.
-		debug.SetGCPercent(20)
+		debug.SetGCPercent(10)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

@@ -351,7 +351,7 @@ func TestReadmeMemory(t *testing.T) {
 		}
 		return n
 	}
-	want := fmt.Sprintf("%d MiB of bytes or %d rows", number(`blockBytes += (\d+) << 20`), number(`blockRows += (\d+) << 10`)<<10)
+	want := fmt.Sprintf("%d KiB of bytes or %d rows", number(`blockBytes += (\d+) << 10`), number(`blockRows += (\d+) << 10`)<<10)
 	if !strings.Contains(section(t, "Memory and speed"), want) {
 		t.Errorf("README.md does not say %q", want)
 	}

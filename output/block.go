@@ -6,8 +6,8 @@ import "edm/cryptopan"
 // that reaches it is still in the block. It is this small to be still in the
 // processor's cache when it is written.
 const (
-	blockRows  = 8 << 10
-	blockBytes = 1 << 20
+	blockRows  = 4 << 10
+	blockBytes = 512 << 10
 )
 
 // maxSharedID is the longest server id that rows share. The file has it once a

@@ -43,7 +43,13 @@ func (n *Names) Add(fingerprint uint64, s Sighting) {
 	n.bytes = append(n.bytes, s.Name...)
 }
 
-// Reset empties the batch and keeps its memory.
-func (n *Names) Reset() { n.list, n.bytes = n.list[:0], n.bytes[:0] }
+// Reset empties the batch. It keeps its memory, unless that is far more than was
+// needed: where no name is known yet, all are new, and soon few are.
+func (n *Names) Reset() {
+	if cap(n.list) > 8*len(n.list)+64 {
+		*n = Names{}
+	}
+	n.list, n.bytes = n.list[:0], n.bytes[:0]
+}
 
 func (n *Names) name(s *sighting) []byte { return n.bytes[s.at : s.at+uint32(s.length)] }

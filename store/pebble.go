@@ -28,12 +28,22 @@ const (
 	minMemTableSize = 256 << 10
 	memTables       = 4
 
-	// cacheSize is Pebble's cache. The memtables are taken off it. What is
-	// left has room for the filters, 10 bits a name, of forty million names: a
-	// filter that is not in the cache is read for every name that is new.
-	cacheSize = memTables*memTableSize + 48<<20
+	// cacheSize is Pebble's cache. The memtables are taken off it. What is left
+	// has room for the filters of fifty million names: one that is not in the
+	// cache is read for each commit that needs it.
+	cacheSize = memTables*memTableSize + 32<<20
 
+	// The bits of filters. The lowest level has most of the names, and fewer
+	// bits for each: that a filter is wrong costs a block of 4 KiB now and then,
+	// and that it is not in the cache costs all of it.
 	bitsPerName = 10
+	bitsLowest  = 7
+
+	// tableSize is that of the largest tables, unless more than openTables are
+	// to be expected. While one is written, its filter is put together in
+	// memory, from 4 octets a name; and a filter is read, and cached, as a whole.
+	tableSize  = 16 << 20
+	openTables = 512
 
 	// leastMark is less than a mark takes in a memtable: its key, what Pebble
 	// adds to it, and a node of a skip list.
@@ -206,8 +216,9 @@ func (s *Seen) pebbleOptions(lock *pebble.Lock, opened int64) *pebble.Options {
 		MemTableStopWritesThreshold: memTables,
 		L0CompactionThreshold:       8, // half the writing of 4, and a filter more to ask now and then
 		L0StopWritesThreshold:       24,
-		MaxOpenFiles:                512,
+		MaxOpenFiles:                openTables,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
+		TargetFileSizes:             [7]int64{2 << 20},
 		WALBytesPerSync:             1 << 20,
 		Logger:                      pebbleLogger{s},
 		EventListener: &pebble.EventListener{
@@ -220,14 +231,18 @@ func (s *Seen) pebbleOptions(lock *pebble.Lock, opened int64) *pebble.Options {
 		// A compaction into the lowest level would else write all of a
 		// generation once more before it lets go of what it read.
 		o.LBaseMaxBytes = min(64<<20, max(1<<20, limit/32))
-		o.TargetFileSizes[0] = min(2<<20, max(256<<10, limit/128))
+		o.TargetFileSizes[0] = min(o.TargetFileSizes[0], max(256<<10, limit/128))
 	}
 	if s.options.Sync {
 		o.WALMinSyncInterval = func() time.Duration { return 500 * time.Microsecond }
 	}
+	for i := 1; i < len(o.TargetFileSizes); i++ {
+		o.TargetFileSizes[i] = min(2*o.TargetFileSizes[i-1], max(tableSize, s.options.MaxBytes/openTables))
+	}
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(bitsPerName)
 	}
+	o.Levels[len(o.Levels)-1].FilterPolicy = bloom.FilterPolicy(bitsLowest)
 	return o
 }
 
