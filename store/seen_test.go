@@ -411,3 +411,22 @@ func TestNamesThatMemoryForgotAreKnown(t *testing.T) {
 	}
 	s.stop()
 }
+
+// A name whose mark is in a memtable is still known when so many others came
+// into its bucket that memory forgot it.
+func TestNameOfACrowdedBucketIsKnown(t *testing.T) {
+	s := openSeen(t, SeenOptions{Dir: t.TempDir(), Backlog: 10_000, Entries: 1000})
+	s.memTableMarks = 0 // as if memory were large
+	s.see("busy.example")
+	want(t, s.events(true), "busy")
+	print := s.Fingerprint(wireName(t, "busy.example"))
+	for i := range uint64(bucketSlots) {
+		s.memory.add(print ^ (i + 1)) // the committer is at rest
+	}
+	if s.Known(print) {
+		t.Fatal("memory still knows the name")
+	}
+	s.see("busy.example")
+	want(t, s.events(true))
+	s.stop()
+}
