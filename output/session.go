@@ -153,8 +153,8 @@ func (v *sessionValues) column(c, rows int) []parquet.Value {
 	return v.columns[c][:rows]
 }
 
-// A row group is written out when it has either. It is put together in memory.
-// Neither bound is exact: the block that reaches it is still in the group.
+// A row group is put together in memory, and written out before a block would
+// make it larger than this.
 const (
 	sessionGroupRows  = 64 << 10
 	sessionGroupBytes = 8 << 20
@@ -278,6 +278,11 @@ func (s *SessionFile) reserve(b *Block) error {
 }
 
 func (s *SessionFile) write(b *Block) error {
+	if rows, bytes := s.pending.rows+b.Len(), s.pending.bytes+len(b.bytes); rows > sessionGroupRows || bytes > sessionGroupBytes {
+		if err := s.flush(); err != nil {
+			return err
+		}
+	}
 	for from := 0; from < len(b.rows); from += sessionBatch {
 		rows := b.rows[from:min(from+sessionBatch, len(b.rows))]
 		s.values.fill(b, rows)
@@ -289,9 +294,11 @@ func (s *SessionFile) write(b *Block) error {
 	}
 	s.pending.rows += b.Len()
 	s.pending.bytes += len(b.bytes)
-	if s.pending.rows < sessionGroupRows && s.pending.bytes < sessionGroupBytes {
-		return nil // the last group is written when the file is ended
-	}
+	return nil // the last group is written when the file is ended
+}
+
+// flush writes the row group, if there is one.
+func (s *SessionFile) flush() error {
 	s.groups++
 	s.pending = pending{}
 	if err := s.parquet.Flush(); err != nil {

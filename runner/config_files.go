@@ -70,8 +70,17 @@ func checkSocket(path string) error {
 // checkDataDir says whether data_dir can be written to. If it is not there, edm
 // or the service manager makes it.
 func checkDataDir(dir string) error {
-	if _, err := os.Stat(filepath.Join(dir, "parquet")); err == nil {
-		return nil // it was made before; its folders may be those of others
+	made := false
+	for _, below := range []string{sessionsDir, outboxDir, seenDir} {
+		switch err := canWriteTo(filepath.Join(dir, below)); {
+		case err == nil:
+			made = true
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
+			return err
+		}
+	}
+	if made {
+		return nil // before; data_dir itself may be another's
 	}
 	if err := canWriteTo(dir); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -13,7 +13,7 @@ import (
 func TestCheckFolders(t *testing.T) {
 	dir := socketDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
-	for _, name := range []string{"file", "folder/", "private/", "made/parquet/"} {
+	for _, name := range []string{"file", "folder/", "private/", "made/parquet/sessions/", "theirs/parquet/sessions/"} {
 		if folder, isFolder := strings.CutSuffix(name, "/"); isFolder {
 			if err := os.MkdirAll(in(folder), 0o755); err != nil {
 				t.Fatal(err)
@@ -22,8 +22,10 @@ func TestCheckFolders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chmod(in("folder"), 0o777); err != nil { // whoever runs the test
-		t.Fatal(err)
+	for _, name := range []string{"folder", "made/parquet/sessions"} { // for whoever runs the test
+		if err := os.Chmod(in(name), 0o777); err != nil {
+			t.Fatal(err)
+		}
 	}
 	deadSocket(t, in("socket"))
 	check := func(text string, args ...string) (string, error) {
@@ -58,7 +60,7 @@ func TestCheckFolders(t *testing.T) {
 	f("# no group has such a number\ninput_unix_group = '4294967295'\nignored_client_ips_file = '"+in("absent")+"'",
 		`edm.toml:6: ignored_client_ips_file: open absent: no such file or directory
 edm.toml:5: input_unix_group: "4294967295" is no number of a group`)
-	if after, err := os.ReadDir(dir); err != nil || len(after) != 5 {
+	if after, err := os.ReadDir(dir); err != nil || len(after) != 6 {
 		t.Errorf("in the folder are now %v, %v", after, err)
 	}
 
@@ -67,6 +69,7 @@ edm.toml:5: input_unix_group: "4294967295" is no number of a group`)
 		f("", "", "-data-dir", in("made"))
 		f("", "", "-input-unix", in("socket")) // of the service manager, perhaps
 		f("", "-data-dir: write to private: permission denied", "-data-dir", in("private"))
+		f("", "-data-dir: write to theirs/parquet/sessions: permission denied", "-data-dir", in("theirs"))
 		f("", "-input-unix: write to private: permission denied", "-input-unix", in("private/s"))
 		f("debug_dnstap_filename = '"+in("private/d")+"'", "edm.toml:4: debug_dnstap_filename: write to private: permission denied")
 		f("debug_dnstap_filename = '"+in("file")+"'", "edm.toml:4: debug_dnstap_filename: write to file: permission denied")

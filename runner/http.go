@@ -35,6 +35,9 @@ func openWeb(cfg *Config, m *metrics, h *health) (*web, error) {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		problems := h.list()
+		for i, p := range problems {
+			problems[i] = strings.ReplaceAll(p, "\n", "; ") // a line for each
+		}
 		if len(problems) == 0 {
 			fmt.Fprintln(w, "ok")
 			return

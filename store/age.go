@@ -34,6 +34,7 @@ func (s *Seen) maintain() {
 	}
 	s.disk.look()
 	s.roomFor(0)
+	s.weighFilters()
 	s.age()
 	if s.failed.Swap(false) {
 		s.queue.signal() // the reader may try again

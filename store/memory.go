@@ -18,9 +18,10 @@ import (
 // there is room for are remembered, those that were added last. A name that the
 // memory forgot is not new, it only costs a look-up.
 type memory struct {
-	buckets  []bucket
-	watching uint16 // changes with every watch
-	crowded  bool   // something that was added since watch, or before clear, is forgotten
+	mapped   []byte   // from the system
+	buckets  []bucket // the same
+	watching uint16   // changes with every watch
+	crowded  bool     // something that was added since watch, or before clear, is forgotten
 	entries  atomic.Int64
 }
 
@@ -54,14 +55,11 @@ func newMemory(entries int) (*memory, error) {
 	// Where a fingerprint lies is random: with small pages, most of the time
 	// of a look-up is that of finding the page. Not every kernel has others.
 	_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
-	return &memory{buckets: unsafe.Slice((*bucket)(unsafe.Pointer(unsafe.SliceData(b))), n)}, nil
+	return &memory{mapped: b, buckets: unsafe.Slice((*bucket)(unsafe.Pointer(unsafe.SliceData(b))), n)}, nil
 }
 
 // free gives the memory back to the system. Nobody may ask any more.
-func (m *memory) free() error {
-	first := (*byte)(unsafe.Pointer(unsafe.SliceData(m.buckets)))
-	return unix.Munmap(unsafe.Slice(first, len(m.buckets)*int(unsafe.Sizeof(bucket{}))))
-}
+func (m *memory) free() error { return unix.Munmap(m.mapped) }
 
 // fingerprintOf makes a fingerprint of a hash: one that can be told from an
 // empty slot.
@@ -125,14 +123,12 @@ func (m *memory) watch() {
 
 func (m *memory) holdsAll() bool { return !m.crowded }
 
-// clear forgets everything. Who asks meanwhile may still be told of some.
+// clear forgets everything: the system takes the pages and has others, of zeros,
+// when they are asked for, which takes less time than to write zeros. Who asks
+// meanwhile may still be told of some.
 func (m *memory) clear() {
-	for i := range m.buckets {
-		b := &m.buckets[i]
-		for j := range b.low {
-			atomic.StoreUint64(&b.low[j], 0)
-			atomic.StoreUint32(&b.high[j], 0)
-		}
+	if err := unix.Madvise(m.mapped, unix.MADV_DONTNEED); err != nil {
+		panic("BUG: memory of names cannot be cleared: " + err.Error())
 	}
 	m.crowded = true
 	m.entries.Store(0)

@@ -39,6 +39,11 @@ const (
 	bitsPerName = 10
 	bitsLowest  = 7
 
+	// markInTable is what a mark takes in a table, with its part of the filter.
+	markInTable = 10
+	// filterRoom is what the memtables mostly leave of the cache.
+	filterRoom = cacheSize - 2*memTableSize
+
 	// tableSize is that of the largest tables, unless more than openTables are
 	// to be expected. While one is written, its filter is put together in
 	// memory, from 4 octets a name; and a filter is read, and cached, as a whole.
@@ -164,6 +169,7 @@ func (s *Seen) open() error {
 	s.db, s.lock = db, lock
 	s.mu.Unlock()
 	s.memTableMarks = int64(o.MemTableSize) / leastMark
+	s.weighFilters()
 	s.flushed, s.remembered = nil, 0 // Pebble makes tables of the log before it is open
 	return nil
 }

@@ -92,6 +92,7 @@ type Seen struct {
 	groupNames    int
 	fresh         []candidate
 	memTableMarks int64           // more marks than a memtable holds
+	filters       int64           // octets of the filters of all tables
 	flushed       <-chan struct{} // closed when what the last flush began with is in tables; nil = it is
 	remembered    int             // names added to memory since then
 	removed       []uint64

@@ -41,9 +41,12 @@ func runAndCrash(t *testing.T, syncs bool, what string) (clones []crashClone) {
 	o := SeenOptions{Dir: "a/b/seen", Backlog: 100_000, Sync: syncs, files: files{fs}}
 	if what == "turn" { // a new generation for each 160 KiB
 		o.MaxBytes, o.Retention = 16<<20, 1
-		o.Entries = 60_000 // that is more than memtables hold
+		o.Entries = 100_000 // so many that memtables need not be looked at
 	}
 	s := openSeen(t, o)
+	if what == "turn" && !s.memoryCoversMemTables() {
+		t.Fatal("memtables are looked at")
+	}
 	var mu sync.Mutex
 	left, gone := make(map[uint64]bool), make(map[uint64]bool)
 	stop := make(chan struct{})

@@ -430,3 +430,33 @@ func TestNameOfACrowdedBucketIsKnown(t *testing.T) {
 	want(t, s.events(true))
 	s.stop()
 }
+
+// Where the filters are too large for the cache, names in the lowest level are
+// found without them.
+func TestNamesAreKnownWithoutFilters(t *testing.T) {
+	s := openSeen(t, SeenOptions{Dir: t.TempDir(), Backlog: 10_000, Entries: 10})
+	s.seeMany(0, 4000)
+	if err := s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
+		t.Fatal(err)
+	}
+	s.maintain() // the committer is at rest
+	if s.filters < 4000*bitsLowest/8 || s.filters > 3*4000*bitsPerName/8 {
+		t.Errorf("filters of %d octets for 4000 names", s.filters)
+	}
+	pay := func(filters int64, names int, want bool) {
+		t.Helper()
+		s.filters = filters
+		if s.filtersPay(names) != want {
+			t.Errorf("filters of %d octets pay for %d names: %t", filters, names, !want)
+		}
+		s.seeMany(0, 4100)
+	}
+	pay(filterRoom, 1, true)
+	pay(filterRoom+1<<20, 100, false)
+	pay(filterRoom+1<<20, 1000, true)
+	pay(filterRoom*2, 1_000_000, false)
+	if n := s.Backlog(); n != 4100 {
+		t.Errorf("%d events of 4100 names", n)
+	}
+	s.stop()
+}
