@@ -100,7 +100,7 @@ pgo: ## measure again where edm spends its time, for the compiler (default.pgo)
 	DURATION=20s MQTT=1 PROFILE=build/on.prof go run ./bench
 	go tool pprof -proto build/off.prof build/on.prof > default.pgo
 
-bench: ## measure; RATE=20000, FRAMES, DURATION=10m, NOVEL=0.5, MQTT=1, SYNC=1, CONNS, WORKERS, SESSIONS=0, RUNS, PROFILE=file, EDM=file
+bench: ## measure; RATE=20000, FRAMES, DURATION=10m, NOVEL=0.5, MQTT=1, SYNC=1, SLOW_SYNC=1ms, STALL=15s, CONNS, WORKERS, SESSIONS=0, RUNS, PROFILE=file, EDM=file
 	@go run ./bench $(if $(JSON),-json)
 
 # Services stay off: Debian's policy-rc.d says so while they are installed.

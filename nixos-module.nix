@@ -249,7 +249,7 @@ in
           RuntimeDirectoryPreserve = true;
           UMask = lib.mkDefault "0027";
 
-          # 400 MiB with ten million names seen, and a well-known list of ten
+          # 300 MiB with ten million names seen, and a well-known list of ten
           # million twice, while it is loaded anew: 1.5 GiB.
           MemoryMax = lib.mkDefault "2G";
           # Threads: two a CPU, and those that wait for the disk.
