@@ -233,7 +233,7 @@ func TestSessionWriterFailsHalfWay(t *testing.T) {
 		w.block(10)
 		large()
 		small := limit
-		small.Cur = 11_000_000
+		small.Cur = 5_000_000
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &small); err != nil {
 			t.Fatal(err)
 		}
