@@ -237,14 +237,14 @@ func sum(m map[string]float64, name string, label ...string) float64 {
 }
 
 // await polls until the sum of the metric is at least want, and returns the
-// metrics of that moment.
+// metrics after that moment: what is read at once is not of one moment.
 func (d *daemon) await(t testing.TB, want float64, name string, label ...string) map[string]float64 {
 	t.Helper()
 	var m map[string]float64
 	until(t, func() bool { m = d.scrape(t); return sum(m, name, label...) >= want }, func() string {
 		return fmt.Sprintf("%s %v is %v, want %v\n%s", name, label, sum(m, name, label...), want, d.log())
 	})
-	return m
+	return d.scrape(t)
 }
 
 // awaitStreams waits until n streams have begun: a resolver throws away what it
