@@ -84,9 +84,8 @@ const (
 // WriteHistogram writes the histogram file of an interval to dir and returns
 // its path. After an error there is no file.
 //
-// In the file they are ordered by label0, then
-// label1, and so on, bytewise, NULL before any value, so that a name stands in
-// front of all names below it.
+// In the file the rows are ordered by label0, then label1, and so on, bytewise,
+// NULL before any value, so that a name stands in front of all names below it.
 func WriteHistogram(dir string, meta Meta, h Histogram) (path string, err error) {
 	f, err := createFile(dir, histogramPrefix, h.Interval.Start)
 	if err != nil {

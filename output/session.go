@@ -297,7 +297,7 @@ func (s *SessionFile) write(b *Block) error {
 	return nil // the last group is written when the file is ended
 }
 
-// flush writes the row group, if there is one.
+// flush writes the row group, if there is a row in it.
 func (s *SessionFile) flush() error {
 	s.groups++
 	s.pending = pending{}
